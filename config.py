@@ -9,6 +9,7 @@ the value.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -31,19 +32,27 @@ from whosaid.model_reference import REPOSITORY as REPOSITORY
 from whosaid.model_reference import ModelReference as ModelReference
 from whosaid.payload.encodings import Base64Text
 from whosaid.payload.languages import Language
-from whosaid.payload.parameters import Name, OptionalVadParameters, ReferenceClips, check_names
+from whosaid.payload.named_text import GivenTurn, read_turns, spoken_text
+from whosaid.payload.parameters import (
+    Name,
+    OptionalVadParameters,
+    Phrases,
+    ReferenceClips,
+    check_names,
+)
 
 DEMO_MODELS = REPOSITORY / "demo" / "models"
 SPEAKERS_MODEL = "models/diarization"  # a folder of the repository: pyannote's for real speech
 MODEL_VARIABLES = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
 # Diarization models distinguish a handful of speakers; a larger number is a mistake.
 MAX_SPEAKERS = 100
+LATEST_START = 86_400.0  # seconds
 # Larger than any model's context; the transcriber cuts what exceeds its model's, and warns.
-MAX_PROMPT_CHARACTERS, MAX_HOTWORDS = 4000, 200
-# Checked before a value is parsed: characters of a text (all hot words with commas fit), and
-# entries of a list.
+MAX_PROMPT_CHARACTERS, MAX_HOTWORDS = 4000, 2000
+# Checked before a value is parsed: characters of a text, and entries of a list.
 MAX_TEXT_CHARACTERS, MAX_ENTRIES = 2**15, MAX_HOTWORDS
-MAX_SCRIPT_CHARACTERS = 2**18  # of the parameter `text`: twice the words of two hours
+# Of `text`, twice the words of two hours, and of `hotwords`, whose phrases all fit with commas.
+MAX_SCRIPT_CHARACTERS = 2**18
 # A variable counts as misspelt if its name has at least SHORTEST_NAME letters and is this similar
 # to one of ours: one letter is wrong, missing or too many, or two letters are swapped. Shorter
 # names, such as PAGER, belong to other programs.
@@ -74,6 +83,21 @@ NO_TELEMETRY = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
 os.environ.update(NO_TELEMETRY)
+
+
+def account_defaults() -> dict[str, str]:
+    """Return USER and HOME for a user without an entry in /etc/passwd, as OpenShift starts images.
+
+    Libraries ask for both when they are imported. "/" is the home that container runtimes set.
+    """
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return {"USER": str(os.getuid()), "HOME": "/"}
+    return {}
+
+
+os.environ.update(account_defaults() | os.environ)
 
 
 def _parse_reference(value: object) -> object:
@@ -116,7 +140,7 @@ class ModelSettings(EnvironmentSettings):
     """The models to load, the device and precision, and the limits of an audio file."""
 
     asr_model: Model
-    """Whisper, in safetensors: a Hub id, `id@revision` or a folder."""
+    """Whisper: a Hub id, `id@revision` or a folder."""
     assistant_model: Model | None = None
     """Distil-Whisper, a smaller Whisper, or Medusa heads."""
     diarization_model: Model | None = None
@@ -204,13 +228,21 @@ def _split_list(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
+def _split_numbers(value: object) -> object:
+    parts = _split_list(value)
+    if not isinstance(parts, list):
+        return parts
+    texts = (isinstance(part, str) and NUMBER.fullmatch(part) for part in parts)
+    return [float(part) if text else part for part, text in zip(parts, texts, strict=True)]
+
+
 def _require_distinct(values: list[str]) -> list[str]:
     if len(set(values)) < len(values):
         raise PydanticCustomError("distinct", "should have no duplicates")
     return values
 
 
-OutputFormat = Literal["srt", "vtt", "tsv", "rttm", "txt"]
+OutputFormat = Literal["srt", "vtt", "txt", "md", "docx", "html", "tsv", "rttm"]
 OutputFormats = Annotated[
     list[OutputFormat], BeforeValidator(_split_list), AfterValidator(_require_distinct)
 ]
@@ -226,9 +258,15 @@ def _require_one_number(value: object) -> object:
 
 
 Temperature = Annotated[float | None, Field(ge=0, le=1), BeforeValidator(_require_one_number)]
-HotWord = Annotated[str, Field(min_length=1, max_length=100)]
+ChannelStarts = Annotated[
+    list[Annotated[float, Field(ge=0, le=LATEST_START, allow_inf_nan=False)]],
+    BeforeValidator(_split_numbers),
+]
 ChannelNames = Annotated[list[Name], BeforeValidator(_split_list), AfterValidator(check_names)]
-HotWords = Annotated[list[HotWord], BeforeValidator(_split_list), AfterValidator(_require_distinct)]
+
+
+def _without_default(schema: dict[str, Any]) -> None:
+    del schema["default"]
 
 
 class WrongParameter(ValueError):
@@ -255,52 +293,59 @@ class InferenceConfig(BaseModel):
     )
 
     task: Literal["transcribe", "translate"] = "transcribe"
-    """`translate`: into English."""
-    batch_size: int = Field(default=24, ge=1, le=128)
-    """Windows of up to 30 s decoded together."""
+    """Write the speech in its language, or `translate` it into English."""
+    batch_size: int | None = Field(default=None, ge=1, le=128)
+    """Decode at most this many windows of up to 30 s together (default: 24 on a CPU, or the rows of
+    the GPU; 24 with drafts)."""
     assisted: bool | None = None
-    """Draft with assistant or Medusa heads; null: if faster."""
+    """Draft tokens with the assistant or Medusa heads (default: if measured to be faster)."""
     num_beams: int = Field(default=1, ge=1, le=8)
-    """Above 1: beam search, slower and without drafts."""
+    """Search with this many beams; above 1 decoding is slower and has no drafts."""
     length_penalty: float | None = Field(default=None, ge=0, le=1)
-    """Alpha of beam search; null: mean log-probability."""
+    """Alpha of the beams' length penalty (default: beams are compared by mean log-probability)."""
     chunk_length_s: int = Field(default=30, ge=1, le=30)
-    """Longest window in seconds; 15 for Distil-Whisper as main model; below 5, words may be doubled
-    at the cuts."""
+    """Cut windows of at most this many seconds; use 15 for Distil-Whisper as main model. Below 5,
+    words may be doubled at the cuts."""
     sampling_rate: int = Field(default=16_000, ge=8_000, le=48_000)
-    """Resample to this rate first, then to 16 kHz."""
+    """Resample audio to this rate first, then to 16 kHz."""
     language: Language = None
-    """Code, tag or name; null detects it in the first window with speech."""
+    """Decode in this language: a code, tag or name (default: detected in the first speech)."""
     multilingual: bool = False
     """Detect the language of each part of the recording."""
     num_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
-    """Hint for diarization; contradictions are refused."""
+    """Tell diarization the number of speakers; contradictory numbers are refused."""
     min_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
-    """Hint for diarization; contradictions are refused."""
+    """Tell diarization the least number of speakers."""
     max_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
-    """Hint for diarization; contradictions are refused."""
+    """Tell diarization the largest number of speakers."""
     return_timestamps: bool | Literal["segment", "word"] = True
-    """`"word"` adds `words`; false leaves `chunks` empty."""
-    diarize: bool = True
-    """Find speakers."""
+    """Time `chunks`; `"word"` adds `words`, false leaves `chunks` empty."""
+    # With separate channels `true` and no value differ, so generated clients must not send `true`.
+    diarize: bool = Field(default=True, json_schema_extra=_without_default)
+    """Find speakers (default: yes; on separate channels only if requested)."""
     group_by_speaker: bool = True
-    """Merge a speaker's consecutive chunks; false: one entry per chunk."""
+    """Merge a speaker's consecutive chunks in `speakers`; false keeps one entry per chunk."""
     overlap: Literal["auto", "off"] = "auto"
     """`auto`: decode windows with overlapping speakers again, once for each speaker."""
     prompt: str | None = Field(default=None, max_length=MAX_PROMPT_CHARACTERS)
-    """Earlier text, given to every window."""
-    hotwords: HotWords = Field(default=[], max_length=MAX_HOTWORDS)
-    """Expected words, given to every window; in text, separated by commas."""
+    """Give this text to every window as if it had been said before."""
+    hotwords: Phrases = Field(default=[], max_length=MAX_HOTWORDS)
+    """Expect these names and terms: text, or `{"text", "sounds_like"}` with up to 5 spellings; in
+    text separated by commas or lines, or JSON."""
     text: str | None = Field(default=None, max_length=MAX_SCRIPT_CHARACTERS)
-    """Align a transcript that you already have."""
+    """Align a transcript that you already have; names of speakers before a colon are kept."""
     output: OutputFormats = Field(default=[], max_length=len(get_args(OutputFormat)))
-    """Add the answer in these file formats."""
+    """Add the answer in these file formats; `docx` in base64."""
+    recording_name: str | None = Field(default=None, min_length=1, max_length=255)
+    """Name the recording's file, for titles, `rttm`, and the audio that `html` plays."""
+    txt_times: bool = False
+    """Begin each line of `txt` with its time, `[00:12:31]`."""
     max_line_width: int | None = Field(default=None, ge=1, le=1000)
-    """Limit of `srt` and `vtt`."""
+    """Break lines of `srt` and `vtt` after this many columns."""
     max_line_count: int | None = Field(default=None, ge=1, le=1000)
-    """Limit of `srt` and `vtt`."""
+    """Limit cues of `srt` and `vtt` to this many lines."""
     max_words_per_line: int | None = Field(default=None, ge=1, le=1000)
-    """Limit of `srt` and `vtt`."""
+    """Limit lines of `srt` and `vtt` to this many words."""
     highlight_words: bool = False
     """Underline each word while it is spoken, in `srt` and `vtt`."""
     subtitle_speakers: bool = True
@@ -309,25 +354,27 @@ class InferenceConfig(BaseModel):
     """`{"name", "reference"}` or `{"name", "voice"}`: up to 20 clips, as base64 or `data:` URLs, or
     voices; JSON in forms and queries."""
     known_speaker_threshold: float | None = Field(default=None, ge=0, le=1)
-    """Least similarity of a match; null: the embedding model's."""
+    """Match a known speaker only above this similarity (default: the embedding model's)."""
     voices: bool = False
     """Add an embedding of each speaker's voice, which identifies the person."""
     temperature: Temperature = None
-    """Above 0 text is sampled; null: 0."""
+    """Sample text at this temperature; 0 (default) takes the likeliest tokens."""
     compression_ratio_threshold: float | None = Field(default=None, ge=0, le=1000)
-    """Decode again above this ratio; null: 2.4."""
+    """Retry a window whose text compresses by more than this ratio (default 2.4)."""
     logprob_threshold: float | None = Field(default=None, ge=-1000, le=0)
-    """Decode again below this mean; null: -0.35, and -1 for silence."""
+    """Retry a window whose mean log-probability is lower (default -0.35; silence uses -1)."""
     no_speech_threshold: float | None = Field(default=None, ge=0, le=1)
-    """Above it, unlikely text counts as silence; null: 0.6."""
+    """Drop unlikely text if the probability of no speech is higher (default 0.6)."""
     vad_filter: bool | None = None
-    """Decode speech only; null: true."""
+    """Decode only detected speech (default)."""
     vad_parameters: OptionalVadParameters = None
-    """Settings of speech detection."""
+    """Change the settings of speech detection."""
     channels: Literal["mix", "separate"] = "mix"
-    """Transcribe all channels as one, or one speaker on each."""
+    """Mix all channels, or transcribe each separately as one speaker."""
     channel_names: ChannelNames = []
-    """Speaker names of separate channels, in order; by default `CHANNEL_00`, ...."""
+    """Name the speakers of separate channels, in order (default: `CHANNEL_00`, ...)."""
+    channel_starts: ChannelStarts = []
+    """Begin separate channels at these seconds, in order (default: together)."""
 
     @classmethod
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
@@ -383,6 +430,11 @@ class InferenceConfig(BaseModel):
         return sum(3 * len(clip.reference) // 4 for clip in self.known_speakers)
 
     @property
+    def given_turns(self) -> tuple[GivenTurn, ...]:
+        """Return the turns of `text`; none if it names no speakers."""
+        return read_turns(self.text or "")
+
+    @property
     def separate(self) -> bool:
         return self.channels == "separate"
 
@@ -390,18 +442,18 @@ class InferenceConfig(BaseModel):
     def tells_voices_apart(self) -> bool:
         """Return whether the request wants diarization.
 
-        A separate channel counts as one speaker. With separate channels, `diarize` or a parameter
-        that needs diarization must therefore be given.
+        A `text` may name the speakers. A separate channel counts as one speaker. With separate
+        channels, `diarize` or a parameter that needs diarization must therefore be given.
         """
         if not self.diarize or not self.separate:
-            return self.diarize
+            return self.diarize and not self.given_turns
         hints = (self.num_speakers, self.min_speakers, self.max_speakers)
         needs = (*hints, self.known_speakers, self.voices)
         return "diarize" in self.model_fields_set or any(needs)
 
     @model_validator(mode="after")
     def _parameters_agree(self) -> Self:
-        if self.text is not None and not any(map(str.isalnum, self.text)):
+        if self.text is not None and not any(map(str.isalnum, spoken_text(self.text))):
             raise _contradiction("text", "should have words")
         if self.text is not None and self.task == "translate":
             raise _contradiction("text", "can be aligned, but not translated")
@@ -444,7 +496,8 @@ def _check_sizes(parameters: Mapping[str, object]) -> None:
             raise WrongParameter(name, f"should have at most {MAX_ENTRIES} entries")
         if name == "known_speakers" or not isinstance(value, str | Base64Text):
             continue
-        most = MAX_SCRIPT_CHARACTERS if name == "text" else MAX_TEXT_CHARACTERS
+        long = name in ("text", "hotwords")
+        most = MAX_SCRIPT_CHARACTERS if long else MAX_TEXT_CHARACTERS
         if len(value) > most:
             raise WrongParameter(name, f"should have at most {most} characters")
 
@@ -465,7 +518,7 @@ def _first_fault(error: ValidationError) -> tuple[str, str]:
     """Return the field of pydantic's first error, "" if it is no field's, and the reason.
 
     A parameter of several types has one error for each type; "or" joins these errors. An object in
-    a list is named by its index.
+    a list is named by its index, and another value in the reason.
     """
     details = error.errors(include_url=False, include_input=False)
     location = details[0]["loc"]
@@ -476,11 +529,12 @@ def _first_fault(error: ValidationError) -> tuple[str, str]:
         for detail in details
         if detail["loc"][: len(location)] == location
     ]
-    text = " or ".join(messages)
+    text = " or ".join(dict.fromkeys(messages))
     text = text.replace("Input should", "should").replace("Field required", "is required")
     if not location:
         return str(details[0].get("ctx", {}).get("param", "")), text
     if not nested:
-        return str(location[0]), text
+        places = [each for each in details[0]["loc"][1:] if isinstance(each, int)]
+        return str(location[0]), f"entry {places[0]}: {text}" if places else text
     name, index, *parts = map(str, location)
     return ".".join((f"{name}[{index}]", *parts)), text

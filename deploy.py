@@ -63,6 +63,7 @@ MODEL_OPTIONS = {variable: option for option, variable, _ in MODELS}
 PIPELINE, SEGMENTATION = "pyannote/speaker-diarization-3.1", "pyannote/segmentation-3.0"
 COMMUNITY = "pyannote/speaker-diarization-community-1"
 REFRESH_SECONDS, HUB_SECONDS = 5, 20.0
+DEFAULT_ROWS = 32  # of a CPU; a GPU has as many or more
 REQUEST_SECONDS = 600  # an endpoint scaled to zero first loads its models
 PAUSED, SCALED_TO_ZERO, RUNNING = "paused", "scaledToZero", "running"
 BROKEN = {"failed": "deploy", "updateFailed": "update"}
@@ -131,6 +132,13 @@ ENV = (
     "any other variable of docs/deploy.md; repeatable; a name with key, token, secret or password"
     " becomes a secret of the endpoint"
 )
+PENDING = "pendingRequests"
+METRICS = one_of(PENDING, "hardwareUsage")
+METRIC = "pendingRequests (of a replica, without an answer) or hardwareUsage"
+THRESHOLD = (
+    "above which a replica is added; default: half of MAX_ROWS for custom (16 without it), 2 for"
+    " the others, which answer one request at a time; the platform's for hardwareUsage"
+)
 KINDS = one_of(MANAGED, HF_SERVE, CUSTOM)
 TYPES = one_of("authenticated", "public")
 PORT = whole_number(1, 65535)
@@ -157,6 +165,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         argument("--min-replica", "1, or 0 with --scale-to-zero", type=whole_number(0)),
         count("--max-replica", "at most so many", default=1),
         count("--scale-to-zero", "stop after so many idle minutes", metavar="MINUTES"),
+        argument("--scaling-metric", METRIC, type=METRICS, default=PENDING),
+        argument("--scaling-threshold", THRESHOLD, "NUMBER", type=whole_number(1)),
         argument("--env", ENV, "NAME=VALUE", type=_variable, action="append", default=[]),
         argument("--timeout", "until it runs", "SECONDS", type=whole_number(0), default=1800),
     ),
@@ -199,9 +209,8 @@ def read(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         option(models, flag, told, variable, also, dest=variable.lower(), **how)
     last = parser.add_mutually_exclusive_group()
     option(last, "--no-wait", "do not wait, and do not test", action="store_true")
-    option(
-        last, "--dry-run", "check, and print the request instead of sending it", action="store_true"
-    )
+    checked = "check, and print the request instead of sending it"
+    option(last, "--dry-run", checked, action="store_true")
     options: argparse.Namespace = parser.parse_args(arguments)
     if fault := _contradiction(options) or _wrong_variable(dict(options.env)):
         parser.error(fault)
@@ -230,9 +239,8 @@ def _wrong_variable(variables: Mapping[str, str]) -> str | None:
     for settings in (ModelSettings, ServerSettings):
         defaults = {name: field.default for name, field in settings.model_fields.items()}
         try:
-            settings.from_environment(
-                **defaults | {name: value for name, value in given.items() if name in defaults}
-            )
+            own = {name: value for name, value in given.items() if name in defaults}
+            settings.from_environment(**defaults | own)
         except ValueError as error:
             return f"--env: {error}"
     return None
@@ -345,8 +353,19 @@ def endpoint_arguments(options: argparse.Namespace, secrets: dict[str, str]) -> 
         "min_replica": options.min_replica,
         "max_replica": options.max_replica,
         "scale_to_zero_timeout": options.scale_to_zero,
+        "scaling_metric": options.scaling_metric,
+        "scaling_threshold": options.scaling_threshold or _threshold(options),
         "type": options.type,
     }
+
+
+def _threshold(options: argparse.Namespace) -> int | None:
+    """Return the pending requests that fill half of a replica's rows, one window each."""
+    if options.scaling_metric != PENDING:
+        return None
+    if options.container != CUSTOM:
+        return 2
+    return max(2, int(dict(options.env).get("MAX_ROWS") or DEFAULT_ROWS) // 2)
 
 
 def read_secrets(options: argparse.Namespace) -> dict[str, str]:
@@ -464,6 +483,11 @@ def reason(error: BaseException) -> str:
 def run(options: argparse.Namespace, secrets: dict[str, str]) -> None:
     """Deploy. Raises DeployError; exceptions of huggingface_hub pass through."""
     arguments = endpoint_arguments(options, secrets)
+    if "DATA_DIR" in arguments["env"] and (options.min_replica, options.max_replica) != (1, 1):
+        _say(
+            "note: DATA_DIR is of one replica: others do not know its jobs, and a replica that is"
+            " scaled in loses them, because a job that runs counts as answered"
+        )
     managing, existing = get_token(), None
     if managing:
         api = HfApi(token=managing)

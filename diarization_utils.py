@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 
@@ -45,7 +45,8 @@ Intervals = tuple[Seconds, Seconds]  # starts and ends, each (n,), in order and 
 def attribute(
     chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn], exclusive: Sequence[SpeakerTurn]
 ) -> tuple[Chunk, ...]:
-    """Assign every word of `chunks` to a speaker, and mark words during which two speakers speak.
+    """Assign every word of `chunks` to a speaker, and mark words during which two speakers speak,
+    by their turns or by words of chunks with a `voice`.
 
     `turns` may overlap; `exclusive` turns have one speaker at a time. Each contributes half of the
     speech during a word, which counts for at most CHANGE_COST. Outside of turns, nearer turns count
@@ -64,7 +65,7 @@ def attribute(
     words and m turns.
     """
     units = [chunk.words or (as_word(chunk),) for chunk in chunks]
-    words = iter(_attribute_words(units, turns, exclusive))
+    words = iter(_attribute_words(units, turns, exclusive, with_voices(turns, chunks)))
     return tuple(
         replace(chunk, words=tuple(_spoken_by(chunk.voice, next(words)) for _ in unit))
         for chunk, unit in zip(chunks, units, strict=True)
@@ -73,6 +74,35 @@ def attribute(
 
 def _spoken_by(voice: str | None, word: Word) -> Word:
     return word if voice is None else replace(word, speaker=voice)
+
+
+def with_voices(turns: Sequence[SpeakerTurn], chunks: Sequence[Chunk]) -> list[SpeakerTurn]:
+    """Return the turns in order of time, extended by the words of the chunks with a `voice`: these
+    prove that a speaker speaks. Pauses of up to MAX_DISTANCE between them are filled.
+    """
+    spoken: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for chunk in chunks:
+        if chunk.voice is not None:
+            timed = (word for word in chunk.words if word.end > word.start)  # no NaN
+            spoken[chunk.voice] += ((word.start, word.end) for word in timed)
+    extended = [turn for turn in turns if turn.speaker not in spoken]
+    for speaker, words in spoken.items():
+        between = [
+            (before[1], after[0])
+            for before, after in pairwise(sorted(words))
+            if 0 < after[0] - before[1] <= MAX_DISTANCE
+        ]
+        own = [(turn.start, turn.end) for turn in turns if turn.speaker == speaker]
+        spans = zip(*merged([*own, *words, *between]), strict=True)
+        extended += [SpeakerTurn(speaker, float(start), float(end)) for start, end in spans]
+    return sorted(extended, key=lambda turn: (turn.start, turn.end))
+
+
+def with_names(words: Iterable[Word], names: Mapping[str, str]) -> tuple[Word, ...]:
+    """Return the words with speakers by their names; a speaker without a name keeps the label."""
+    return tuple(
+        replace(word, speaker=names.get(word.speaker or "", word.speaker)) for word in words
+    )
 
 
 def as_word(chunk: Chunk) -> Word:
@@ -167,9 +197,13 @@ def _main_speaker(words: Sequence[Word]) -> str | None:
 
 
 def _attribute_words(
-    units: Sequence[Sequence[Word]], turns: Sequence[SpeakerTurn], exclusive: Sequence[SpeakerTurn]
+    units: Sequence[Sequence[Word]],
+    turns: Sequence[SpeakerTurn],
+    exclusive: Sequence[SpeakerTurn],
+    extended: Sequence[SpeakerTurn],
 ) -> list[Word]:
-    """Return the words of all units, one unit for each chunk, with speaker and overlap.
+    """Return the words of all units, one unit for each chunk, with speaker, and with overlap by the
+    `extended` turns.
 
     A speaker's evidence for a word is the seconds of the speaker's speech during the word, minus
     the seconds to the speaker's nearest turn.
@@ -194,7 +228,8 @@ def _attribute_words(
         likeliest = [names[index] for index in likeliest_path(evidence[unit], CHANGE_COST)]
         nearest = distance[unit].min(axis=1)
         speakers += _unassign_distant(likeliest, nearest, starts[unit], ends[unit])
-    overlap_seconds = _speech_seconds(_overlap(all_intervals), starts, ends)
+    several = _overlap([_intervals_of(name, extended) for name in names])
+    overlap_seconds = _speech_seconds(several, starts, ends)
     overlapped = overlap_seconds >= MIN_OVERLAP * (ends - starts)
     return [
         replace(word, speaker=speaker, overlap=bool(overlap))

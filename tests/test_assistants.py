@@ -1,7 +1,5 @@
 """Assistants that share the main model's encoder, and assistants that do not fit it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -37,7 +35,7 @@ def main() -> WhisperModels:
     return loaded(SMALL, seed=1, dtype=torch.float32)
 
 
-def test_the_same_encoder_is_shared_and_not_kept_twice(tmp_path, main):
+def test_assistant_with_an_equal_encoder_shares_it(tmp_path, main):
     distilled = without_layers(main.model, (1,))
     distilled.generation_config = model_of(SMALL).generation_config
     assistant = load_assistant(save(tmp_path, SMALL, distilled), main).assistant

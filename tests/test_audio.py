@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nightly import some
-from refusals import refused
 
+from tests.helpers.nightly import some
+from tests.helpers.refusals import refused
 from tests.support import audio_files as files
 from whosaid.audio import decode
 from whosaid.audio.decode import Audio, AudioLimits, decode_audio, decode_base64, decoding_steps
 from whosaid.errors import AudioTooLong, InvalidAudio
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
 EDGE = 800  # samples that a resampler or a lossy codec may blur at either end
@@ -67,7 +67,7 @@ class TestBase64:
             ("/home/anna/m\u00fcsli talk.m4a\n", "a file name"),
         ],
     )
-    def test_an_address_is_told_from_broken_base64(self, text, kind):
+    def test_addresses_and_file_names_are_refused_by_kind(self, text, kind):
         with pytest.raises(InvalidAudio, match=f"inputs is {kind}; send the file itself as base64"):
             decode_base64(text, LIMITS)
 
@@ -137,7 +137,7 @@ class TestSamples:
         noise += 0.004 - noise.mean()
         assert np.array_equal(decoded(files.wav_file(noise, 16_000, "f32")).samples, noise)
 
-    def test_what_is_constant_is_silence(self):
+    def test_constant_samples_become_silence(self):
         result = decoded(files.wav_file(np.full(8_000, 0.5), 16_000, "f32"))
         assert np.abs(result.samples).max() < 1e-6
 
@@ -158,12 +158,8 @@ class TestSamples:
 LOSSLESS = ["a.wav", "a.flac", "alac.m4a", "a.mka", "a.aiff", "a.au", "a.caf", "a.w64"]
 # These formats do not store how much padding the encoder added: seconds of tolerance.
 PADDED = {
-    "a.aac": 0.05,
-    "a.mp2": 0.05,
-    "a.ac3": 0.05,
-    "a.flv": 0.08,
-    "a.wma": 0.08,
-    "fragmented.mp4": 0.05,
+    **dict.fromkeys(("a.aac", "a.mp2", "a.ac3", "fragmented.mp4"), 0.05),
+    **dict.fromkeys(("a.flv", "a.wma"), 0.08),
     "adpcm.wav": 0.04,
     "speex.ogg": 0.02,
 }
@@ -247,7 +243,7 @@ class TestFormats:
         assert max_error(result, truth[: len(result)]) < 1e-3
 
     def test_an_index_at_the_end(self):
-        """Behind more than is read at once."""
+        """The index lies behind more bytes than one read takes."""
         source = files.chirp(16_000, 20)
         data = files.encoded(files.wav_file(source, 16_000), "a.m4a")
         assert data.rindex(b"moov") > data.index(b"mdat") + 2**16
@@ -281,7 +277,7 @@ class TestFormats:
         assert result.warnings == ("the file has 2 audio streams: stream 0 was decoded",)
 
     @pytest.mark.parametrize("name", some(4, OTHERS))
-    def test_what_libav_can_decode_is_decoded(self, source, name):
+    def test_other_formats_of_libav_decode(self, source, name):
         options = OTHERS[name].split()
         result = decoded(files.encoded(source, name, "-strict", "-2", *options))
         assert result.duration == pytest.approx(2.0, abs=0.12)
@@ -333,7 +329,7 @@ class TestSeparateChannels:
     @pytest.mark.parametrize(
         ("rate", "channels"), [(44_100, 1), (8_000, 2), (44_100, 5), (16_000, 8)]
     )
-    def test_each_is_what_a_file_of_it_alone_holds(self, rate, channels):
+    def test_each_channel_equals_a_file_of_it_alone(self, rate, channels):
         levels = 0.5 / 2.0 ** np.arange(channels)
         each = [level * files.chirp(rate, 1.0)[:: (-1) ** k] for k, level in enumerate(levels)]
         result = separate(files.wav_file(np.stack(each, axis=1), rate, "f32"))
@@ -348,8 +344,8 @@ class TestSeparateChannels:
         assert result.warnings == ()
         assert np.array_equal(result.channels[0], -result.channels[1])
 
-    def test_one_that_begins_late_is_silent_before(self):
-        """And what follows is in its place, when the number of channels changes."""
+    def test_late_second_channel_starts_with_silence(self):
+        """Later sound keeps its time when the number of channels changes."""
         one = files.wav_file(files.tone(16_000, 1, 300), 16_000)
         two = np.stack([files.tone(16_000, 1, 500), files.tone(16_000, 1, 900)], axis=1)
         parts = [files.encoded(each, "a.aac") for each in (one, files.wav_file(two, 16_000), one)]
@@ -371,6 +367,10 @@ class TestSeparateChannels:
 class TestOppositePhase:
     """Two channels of which one is the other's negative, as from a cable with swapped wires."""
 
+    @pytest.fixture
+    def noise(self):
+        return np.random.default_rng(0).normal(size=128_000)
+
     @pytest.mark.parametrize("share", [-1.0, -0.9])
     def test_the_loudest_channel_is_taken_with_a_warning(self, share):
         loud = files.speech(4.0)
@@ -379,6 +379,37 @@ class TestOppositePhase:
         assert np.array_equal(np.abs(found.samples), np.abs(loud.astype(np.float32)))
         (warning,) = found.warnings
         assert warning.startswith("the channels cancel each other out for 4.00 s")
+
+    @pytest.mark.parametrize("level", [-20, -10, 0])
+    @pytest.mark.parametrize("sound", ["hum", "noise"])
+    def test_hum_and_noise_in_equal_phase_do_not_hide_it(self, sound, level, noise):
+        """A balanced line on a stereo input has such noise. `level`: dB relative to the voice."""
+        voice = np.tile(files.speech(4.0), 2)
+        times = np.arange(len(voice)) / 16_000
+        waves = {"hum": sum(np.sin(314 * k * times) / k for k in range(1, 8)), "noise": noise}
+        added = waves[sound] * 10 ** (level / 20) * voice.std() / waves[sound].std()
+        left = (0.2 * (added + voice)).astype(np.float32)
+        right = (0.2 * (added - voice)).astype(np.float32)
+        found = decoded(files.wav_file(np.stack([left, right], 1), 16_000, "f32"))
+        assert np.array_equal(found.samples, left) or np.array_equal(found.samples, right)
+        assert found.warnings[0].startswith("the channels cancel each other out for 8.00 s")
+
+    @pytest.mark.parametrize("kind", ["left alone", "delayed", "two talkers", "wide", "noise"])
+    def test_stereo_in_which_no_voice_cancels_is_averaged(self, kind, noise):
+        left = np.tile(files.speech(4.0), 2)
+        other = np.roll(left, 20_000)[::-1]
+        right = {
+            "left alone": 0 * left,
+            "delayed": 0.8 * np.roll(left, 80),
+            "two talkers": other,
+            "wide": left - 0.8 * other,
+            "noise": 3 * left.std() * noise,
+        }[kind]
+        left = left + 0.8 * other if kind == "wide" else left
+        each = (0.2 * np.stack([left, right], 1)).astype(np.float32)
+        found = decoded(files.wav_file(each, 16_000, "f32"))
+        assert found.warnings == ()
+        assert max_error(found.samples, each.mean(axis=1)) < 1e-6
 
     def test_only_where_they_cancel_each_other_out(self):
         """A voice on one channel is kept, and sound in phase is averaged."""
@@ -394,7 +425,7 @@ class TestOppositePhase:
     @given(st.floats(-0.5, 1.0), st.integers(2, 8))
     @settings(max_examples=20, deadline=None)
     def test_other_channels_are_averaged_as_before(self, share, channels):
-        """Also where all but one are silent."""
+        """All but one may be silent."""
         loud = files.speech(1.0)
         each = np.zeros((len(loud), channels), np.float32)
         each[:, 0], each[:, -1] = loud, share * loud

@@ -1,7 +1,5 @@
 """Sound lies where its file says: late tracks, gaps, overlaps, damage, wrong timestamps."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator
@@ -11,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nightly import some
 
+from tests.helpers.nightly import some
 from tests.support import audio_files as files
 from whosaid.audio.decode import Audio, AudioLimits, decode_audio
 from whosaid.audio.timeline import LONGEST_LOSS, LOOKAHEAD, Timeline
@@ -30,7 +28,7 @@ def decoded(data: bytes, limits: AudioLimits = LIMITS, separate: bool = False) -
 
 
 def delays(audio: Audio, *begins: float) -> list[float]:
-    """How much later than in the source the seconds that begin there are heard."""
+    """Return the seconds by which sound from each of `begins` on lies later than in the source."""
     found = []
     for begin in begins:
         second = SOUND[round(begin * RATE) : round((begin + 1) * RATE)]
@@ -92,7 +90,7 @@ class TestLateSound:
         found = decoded(files.with_video(files.wav_file(each, RATE), "a.mkv", *options))
         assert delays(found, 0.5, 8.5) == pytest.approx([2, 5], abs=0.02)
 
-    def test_the_sound_alone_begins_at_once_and_it_is_said(self):
+    def test_lone_sound_begins_at_once_with_a_warning(self):
         found = decoded(files.encoded(WAV, "a.m4a", "-af", "asetpts=PTS+5/TB"))
         assert in_place(found, 0.5, 9.5)
         assert len(found.warnings) == 1
@@ -125,7 +123,7 @@ GAPS = {
 
 class TestGaps:
     @pytest.mark.parametrize("name", some(5, GAPS))
-    def test_what_lies_behind_missing_packets_stays_in_place(self, name):
+    def test_sound_after_missing_packets_keeps_its_time(self, name):
         missing = ["-af", "aselect='not(between(t,4,7))'"]
         found = decoded(files.encoded(WAV, name, *missing, *GAPS[name].split()))
         assert in_place(found, 0.5, 2.5, 7.5, 10.5)
@@ -175,7 +173,7 @@ class TestDamage:
     @pytest.mark.parametrize(
         ("name", "kind"), some(5, zip(DAMAGE, itertools.cycle(["zeros", "noise"]), strict=False))
     )
-    def test_what_lies_behind_a_damaged_stretch_stays_in_place(self, name, kind):
+    def test_sound_after_damage_keeps_its_time(self, name, kind):
         data = bytearray(files.encoded(WAV, name, *DAMAGE[name].split()))
         begin, end = len(data) * 40 // 100, len(data) * 50 // 100
         noise = random.Random(0).randbytes(end - begin)
@@ -202,7 +200,7 @@ class TestDamage:
 
 class TestJoinedFiles:
     @pytest.mark.parametrize("name", some(2, ["a.ts", "opus.ogg", "a.webm", "a.flac", "a.mp3"]))
-    def test_one_behind_the_other_is_heard_whole(self, name):
+    def test_concatenated_files_decode_completely(self, name):
         codec = files.FORMATS.get(name, "-c:a aac").split()
         halves = [files.wav_file(half, RATE) for half in np.split(SOUND, 2)]
         found = decoded(b"".join(files.encoded(half, name, *codec) for half in halves))
@@ -210,7 +208,7 @@ class TestJoinedFiles:
         assert found.duration == pytest.approx(SECONDS, abs=0.2)
         assert delays(found, 0.5, 4.5, 6.5, 10.5) == pytest.approx([0] * 4, abs=0.15)
 
-    def test_what_lies_over_what_came_before_is_left_out(self):
+    def test_overlapping_packets_are_dropped_with_a_warning(self):
         """A recorder may repeat the last two seconds after an interruption."""
         begin, rest = (
             files.wav_file(SOUND[: 6 * RATE], RATE),
@@ -227,13 +225,13 @@ class TestJoinedFiles:
 
 class TestWavSizes:
     @pytest.mark.parametrize("size", [0, 2_000_000_000, 2**31 - 1, 2**32 - 1])
-    def test_one_that_does_not_know_its_size_is_not_cut_short(self, size):
+    def test_unknown_size_gives_no_warning(self, size):
         data = bytearray(WAV)
         place = data.index(b"data")
         data[place + 4 : place + 8] = size.to_bytes(4, "little")
         assert decoded(bytes(data)).warnings == ()
 
-    def test_one_that_is_cut_short_is(self):
+    def test_truncated_file_gives_a_warning(self):
         assert decoded(WAV[: len(WAV) // 2]).warnings == (
             "the file is cut short: 6.00 s could be decoded",
         )
@@ -278,7 +276,7 @@ class TestWrongTimestamps:
         assert found[-1] == pytest.approx(5.98, abs=0.11)
         assert len(found) == 300
 
-    def test_a_clock_that_stands_still_behind_a_jump_is_not_followed(self):
+    def test_clock_that_stops_after_a_jump_is_ignored(self):
         """Muxers write such timestamps behind a wrong one, as they may not fall."""
         starts = [*range(0, 2_000, 20), *range(3_600_000, 3_600_200)]
         found = list(placed(timeline(), packets(*starts)))

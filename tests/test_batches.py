@@ -1,23 +1,20 @@
-"""Batches of a real engine beside each other: same texts alone and together, whoever joins, leaves
-or runs out of memory.
-"""
-
-from __future__ import annotations
+"""Batches of a real engine beside each other give the texts that each gives alone."""
 
 import dataclasses
 import functools
 import weakref
 
-import oracle
 import pytest
 import torch
-from oracle import TINY, decode, encoder_passes, interleaved, models_of, tokens_of
-from refusals import refused
 
+from tests.helpers import oracle
+from tests.helpers.oracle import TINY, decode, encoder_passes, interleaved, models_of, tokens_of
+from tests.helpers.refusals import refused
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.memory import StateMemory
 from whosaid.asr.engine.request import DecodeOptions
-from whosaid.asr.engine.state import DecodeState, StateMemory
+from whosaid.asr.engine.state import DecodeState
 
 # Rejects every text.
 BEAMED = Fallback(3, True, logprob_threshold=0.0, no_speech_threshold=1.0)
@@ -41,7 +38,7 @@ def beside(engine, *asked):
     return [tokens_of(each) for each in answers]
 
 
-def test_windows_that_join_and_leave_in_any_order_get_their_own_answers():
+def test_windows_joining_at_any_time_get_their_own_answers():
     models, answers, most = models_of(TINY, 142), {}, 0
     engine, expected = DecodeEngine(models), {}
     waiting = [
@@ -81,7 +78,7 @@ def lasting(models, *lengths):
     return windows, expected
 
 
-def test_who_enters_takes_the_places_of_those_that_have_ended(moves):
+def test_new_windows_take_rows_of_finished_ones(moves):
     """Nothing moves while windows wait, whichever rows end, one by one or together."""
     engine, answers = DecodeEngine(models_of(TINY)), {}
     windows, expected = lasting(engine.models, 9, 3, 5, 3, 4, 6, 2, 8, 8, 8)
@@ -101,7 +98,7 @@ def test_rows_that_end_together_are_replaced_at_once(moves):
 
 
 def test_between_two_steps_others_leave_and_many_come():
-    """Into gaps that are closed, or that a larger state takes over."""
+    """New windows fill gaps that are closed, or a larger state takes all rows over."""
     engine, answers = DecodeEngine(models_of(TINY)), {}
     windows, expected = lasting(engine.models, *[40] * 10)
     options = dataclasses.replace(GREEDY, batch_size=10)
@@ -119,7 +116,7 @@ def test_between_two_steps_others_leave_and_many_come():
     assert engine.memory.state.rows.finished.all()
 
 
-def test_live_texts_are_those_of_files_and_leave_theirs_as_they_are():
+def test_live_and_file_sessions_do_not_change_each_other():
     engine = DecodeEngine(models_of(TINY, 142))
     expected = [alone(each) for each in (RETRIED, GREEDY, RETRIED, BEAMS)]
     assert beside(engine, RETRIED, LIVE, LIVE_RETRIED, BEAMS) == expected
@@ -143,7 +140,7 @@ def test_closing_a_session_leaves_the_others_their_rows():
 
 
 @pytest.mark.parametrize("step", [1, 8])
-def test_what_begins_again_has_the_same_answers(step):
+def test_restarted_windows_get_the_same_answers(step):
     """Language detection may run out of memory, for example."""
     engine, answers = DecodeEngine(models_of(TINY, 142)), {}
     with engine.session(RETRIED) as session:
@@ -161,7 +158,7 @@ def test_what_begins_again_has_the_same_answers(step):
 def test_an_idle_batchs_memory_is_freed():
     engine = DecodeEngine(models_of(TINY, 142))
     decode(engine, windows_of(), GREEDY)
-    held = weakref.ref(engine.memory.state.cache.keys[0].untyped_storage())
+    held = weakref.ref(engine.memory.state.cache.text.untyped_storage())
     assert held() is not None
     engine.batch(1).clear()
     assert held() is None
@@ -196,7 +193,7 @@ def test_batches_that_do_not_fit_beside_each_other_take_turns(monkeypatch, most)
     assert beside(engine, GREEDY, BEAMS) == expected
 
 
-def test_beams_that_never_fit_are_refused_and_the_next_request_is_answered(monkeypatch):
+def test_beams_that_never_fit_are_refused(monkeypatch):
     engine, expected = DecodeEngine(models_of(TINY, 142)), alone(GREEDY)
     allocate_at_most(monkeypatch, engine, 4)
     with refused("OUT_OF_MEMORY"):

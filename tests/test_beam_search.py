@@ -1,26 +1,31 @@
 """Beam search against openai/whisper's own decoder, token for token, in float64."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 
-import beam_oracle
 import numpy as np
-import oracle
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from nightly import some
-from oracle import TINY, TINY_ENGLISH, decode, interleaved, models_of, tokens_of, windows_of
 from whisper.decoding import MaximumLikelihoodRanker
 
-import whosaid.asr.engine.results
-from whosaid.asr.engine.beam_search import Hypothesis, _order, rank
+from tests.helpers import beam_oracle, oracle
+from tests.helpers.nightly import some
+from tests.helpers.oracle import (
+    TINY,
+    TINY_ENGLISH,
+    decode,
+    interleaved,
+    models_of,
+    tokens_of,
+    windows_of,
+)
+from whosaid.asr.engine.beam_search import BeamHypothesis, _order, rank
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.model import decoder
 
 # Texts end where this token would have come: some at once, some late, some never.
 ENDING = 142
@@ -84,7 +89,7 @@ def test_the_rules_that_choose_the_best_differ_on_these_windows():
     assert min(lengths) < 24 == max(lengths)
 
 
-def test_a_text_that_never_ends_is_as_long_as_a_text_may_be():
+def test_endless_beam_reaches_the_longest_text():
     """openai/whisper ends beams at half of that; scripts of many tokens a letter need more."""
     (window, *_) = windows_of()
     special = models_of(TINY).special_tokens
@@ -109,9 +114,7 @@ def test_statistics_are_openais():
 
 @pytest.mark.parametrize("batch_size", [1, 6])
 def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_size):
-    monkeypatch.setattr(
-        whosaid.asr.engine.results, "normalize_attention", lambda attention: attention
-    )
+    monkeypatch.setattr(decoder, "normalize_attention", lambda attention: attention)
     engine, windows = engine_of(), windows_of(False)
     options = DecodeOptions(False, batch_size=batch_size, num_beams=5)
     answers = decode(engine, windows, options)
@@ -119,7 +122,8 @@ def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_
     for window in windows:
         answer = answers[window.key]
         said = [*answer.tokens, end][: len(answer.log_probs)]
-        expected = oracle.cross_attention(engine.models, window, said, [(1, 0), (1, 1)])
+        heads = oracle.cross_attention(engine.models, window, said, [(1, 0), (1, 1)])
+        expected = oracle.sharpest(heads)
         torch.testing.assert_close(
             torch.from_numpy(answer.attention), expected, atol=1e-6, rtol=1e-5
         )
@@ -135,7 +139,7 @@ KINDS = [
 ]
 
 
-def test_sessions_with_beams_and_without_give_the_answers_they_give_alone():
+def test_sessions_with_and_without_beams_answer_as_alone():
     engine = engine_of()
     asked = [(each, windows_of(each.timestamps)) for each in KINDS]
     alone = [decode(engine, windows, options) for options, windows in asked]
@@ -157,11 +161,11 @@ def test_the_best_is_openais(found, length_penalty):
     ranker = MaximumLikelihoodRanker(length_penalty)
     texts = [torch.zeros(length) for length, _ in found]
     (expected,) = ranker.rank([texts], [[total for _, total in found]])
-    hypotheses = [Hypothesis(0, 2 + length, total) for length, total in found]
+    hypotheses = [BeamHypothesis(0, 2 + length, total) for length, total in found]
     assert rank(hypotheses, 2, length_penalty) is hypotheses[expected]
 
 
-def test_a_second_continuation_takes_the_place_of_a_beam_that_died():
+def test_second_continuation_replaces_a_dead_beam():
     parents = torch.tensor([[0, 1, 2], [2, 2, 2], [1, 1, 0], [2, 0, 2], [1, 0, 2]])
     taken = parents.gather(1, _order(parents))
     assert taken.tolist() == [[0, 1, 2], [2, 2, 2], [0, 1, 1], [0, 2, 2], [0, 1, 2]]

@@ -1,7 +1,5 @@
 """The command lines of scripts/bench and scripts/gpu-check."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -32,7 +30,7 @@ def test_a_bare_python_reads_the_options():
     subprocess.run([sys.executable, "-I", "-S", "-c", script], check=True)
 
 
-def test_the_help_has_a_line_for_each_benchmark_and_each_is_there(capsys):
+def test_help_lists_every_benchmark_and_each_exists(capsys):
     _, shown, _ = ended(read_bench, ["--help"], capsys)
     for name, (module, line, _) in BENCHMARKS.items():
         assert f"  # {line}\n  scripts/bench {name}" in shown
@@ -63,7 +61,7 @@ def test_options_have_defaults():
         (read_gpu_check, ["--quik"], "did you mean --quick?"),
     ],
 )
-def test_what_is_wrong_is_one_line(read, arguments, said, capsys):
+def test_wrong_arguments_give_one_line(read, arguments, said, capsys):
     status, out, error = ended(read, arguments, capsys)
     assert (status, out, error.count("\n")) == (2, "", 1)
     assert said in error

@@ -1,7 +1,4 @@
-"""Foundations of the benchmarks: engines that agree, correct ratios and intervals, and results
-that survive a run."""
-
-from __future__ import annotations
+"""Foundations of the benchmarks: engines that agree, ratios, intervals, and kept results."""
 
 import json
 
@@ -16,7 +13,6 @@ from benchmarks.speed import large
 from benchmarks.speed.engines import CTranslate2, Ours
 from benchmarks.timing import ratio, time_interleaved
 from tests.support.model_pairs import Size, demo_pair
-from tests.support.speech import Voice, speak
 from whosaid.transcript import DecodeStats
 
 CPU = torch.device("cpu")
@@ -25,13 +21,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def models():
     return demo_pair(CPU, torch.float32)
-
-
-@pytest.fixture(scope="module")
-def sentence():
-    """Two seconds that the demo models recognise."""
-    voice = Voice("espeak", "f5", "en-us", 50, 160)
-    return speak(voice, "is there a hotel near the museum").samples
 
 
 @pytest.mark.reliability
@@ -73,7 +62,7 @@ def test_a_ratio_is_of_medians_and_inside_its_interval():
     assert ratio([3.0] * 3, [1.5] * 3) == Interval(2.0, 2.0, 2.0)
 
 
-def test_the_interval_of_a_ratio_covers_the_truth_about_as_often_as_it_says():
+def test_interval_of_a_ratio_covers_the_true_ratio():
     random = np.random.default_rng(0)
     draws = [
         ratio(random.lognormal(0.0, 0.2, 15) * 2, random.lognormal(0.0, 0.2, 15)) for _ in range(50)
@@ -89,14 +78,14 @@ def test_repeats_alternate_and_every_action_gets_as_many():
     assert {name: len(seconds) for name, seconds in measured.items()} == {"a": 3, "b": 3, "c": 3}
 
 
-def test_results_are_replaced_row_by_row_and_outlive_a_run_that_was_broken_off(tmp_path, capsys):
+def test_results_are_replaced_row_by_row_and_survive_errors(tmp_path, capsys):
     path, empty = tmp_path / "folder" / "kept.json", {"cells": []}
     results = Results(path, {}, empty, False)
     for row in ({"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 1, "c": 2}, {"a": 2}):
         results.put("cells", row, "a", "b")
     kept = [{"a": 1, "b": 1, "c": 2}, {"a": 1, "b": 2}, {"a": 2}]
     assert read(path)["cells"] == kept
-    assert capsys.readouterr().err.splitlines()[-1] == "  0.0 min  a 2"
+    assert capsys.readouterr().err.endswith(" min  a 2\n")
     with pytest.raises(ValueError, match="JSON compliant"):
         results.put("cells", {"a": float("nan")}, "a")
     assert read(path)["cells"] == kept

@@ -1,8 +1,4 @@
-"""Headers that announce far more than the file holds are refused in little memory; what people
-record is not.
-"""
-
-from __future__ import annotations
+"""Headers that announce far more than a file holds are refused in little memory."""
 
 import struct
 import sys
@@ -10,11 +6,12 @@ import zlib
 
 import numpy as np
 import pytest
-from nightly import some
-from peak_memory import decoded_elsewhere
-from tagged_files import element, matroska
 
+from tests.helpers.nightly import some
+from tests.helpers.peak_memory import decoded_elsewhere
+from tests.helpers.tagged_files import element, matroska
 from tests.support import audio_files as files
+from tests.support.audio_files import box
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.audio.libav import without_id3
 from whosaid.errors import InvalidAudio
@@ -22,11 +19,6 @@ from whosaid.errors import InvalidAudio
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**28)
 MANY = 1_390_000  # entries of 24 bytes: 32 MiB
 VIDEO = ("-f", "lavfi", "-i", "testsrc=s=64x64:r=25", "-shortest", "-c:v", "mjpeg")
-
-
-def box(kind: bytes, *parts: bytes) -> bytes:
-    body = b"".join(parts)
-    return struct.pack(">I4s", 8 + len(body), kind) + body
 
 
 def table(kind: bytes, *numbers: int) -> bytes:

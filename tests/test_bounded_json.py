@@ -1,7 +1,5 @@
 """The parser of large bodies against json.loads, and how much of a body one call may take."""
 
-from __future__ import annotations
-
 import base64
 import json
 
@@ -17,27 +15,12 @@ from whosaid.server.request_body import read_json
 SLICE = 16
 LONG = "QUJD" * 20
 VALUES = [
-    f'"{LONG}"',
-    f'"{LONG[:40]}\\n{LONG}\\/\\u0041"',
-    f'"{LONG}\\ud83d\\ude00{LONG}"',
-    f'"{LONG}\\ud83d"',
-    f'"{LONG}\\""',
-    f'"{LONG}\\\\"',
-    f'"\\"inputs\\": \\"{LONG}\\""',
-    f'"{LONG}\\x{LONG}"',
-    f'"{LONG}\t"',
-    f'"{LONG}\u00e9"',
-    f'"{LONG}\udc80"',
-    f'"{LONG}',
-    f'"x \\"inputs": "{LONG}"',
-    '"' + "\\n" * 40 + '"',
-    '"' + "\\\\" * 40 + '"',
-    '"' + "\\ud83d\\ude00" * 20 + "A" * 40 + '"',
-    '"QUJD"',
-    "1",
-    "NaN",
-    f'{{"inputs": "{LONG}"}}',
-    f'[["inputs", "{LONG}"]]',
+    *(f'"{LONG}"', f'"{LONG[:40]}\\n{LONG}\\/\\u0041"', f'"{LONG}\\ud83d\\ude00{LONG}"'),
+    *(f'"{LONG}\\ud83d"', f'"{LONG}\\""', f'"{LONG}\\\\"', f'"\\"inputs\\": \\"{LONG}\\""'),
+    *(f'"{LONG}\\x{LONG}"', f'"{LONG}\t"', f'"{LONG}\u00e9"', f'"{LONG}\udc80"', f'"{LONG}'),
+    *(f'"x \\"inputs": "{LONG}"', '"' + "\\n" * 40 + '"', '"' + "\\\\" * 40 + '"'),
+    *('"' + "\\ud83d\\ude00" * 20 + "A" * 40 + '"', '"QUJD"', "1", "NaN"),
+    *(f'{{"inputs": "{LONG}"}}', f'[["inputs", "{LONG}"]]'),
 ]
 KEYS = ['"inputs"', '"parameters"', '"x \\"inputs"', '"\\u0069nputs"', "inputs", '"inputs\\""']
 BETWEEN = st.sampled_from(["", " ", "\n", "\ufeff", "x"])
@@ -91,7 +74,7 @@ def bodies(draw):
 @example(f'{{"inputs": "{LONG}", "inputs": "{LONG}A"}}'.encode())
 @example(f'{{"parameters": {{"inputs": "{LONG}"}}, "inputs": "{LONG}A"}}'.encode())
 @example('{"\u2022inputs": 1}'.encode("utf-16-le") + b'"inputs":"' + LONG.encode())
-def test_what_is_found_is_what_json_finds(body):
+def test_parsing_agrees_with_the_json_module(body):
     assert said(parse_json, body) == said(json.loads, body)
 
 
@@ -115,7 +98,7 @@ def test_a_long_text_of_inputs_is_not_made_a_str(order, space, text):
         (b"[" * 100_000, "INVALID_REQUEST"),
     ],
 )
-def test_what_cannot_be_read_is_told_as_in_small_bodies(body, code, monkeypatch):
+def test_long_unreadable_bodies_fail_like_short_ones(body, code, monkeypatch):
     told = []
     for long in (SLICE, len(body)):
         monkeypatch.setattr(encodings, "LONG", long)
@@ -171,7 +154,7 @@ REPEATED = {
 
 @pytest.mark.parametrize("name", REPEATED)
 @pytest.mark.parametrize("audio", [b"", b'"inputs": "%b",' % LONG.encode()])
-def test_what_is_much_beside_base64_is_refused_before_it_is_parsed(monkeypatch, name, audio):
+def test_too_much_json_is_refused_before_parsing(monkeypatch, name, audio):
     monkeypatch.setattr(encodings, "MOST_JSON", 700)
     sizes = calls_of_json(monkeypatch)
     body = b"{%b" % audio + b'"x": %b}' % REPEATED[name]
@@ -198,7 +181,7 @@ def test_searching_stops_where_the_bound_is_passed(monkeypatch):
 
 
 def test_clips_as_long_as_they_may_be_are_not_parsed(monkeypatch):
-    """What twenty clips take is none of the bound."""
+    """Base64 of twenty clips does not count towards the bound."""
     monkeypatch.setattr(encodings, "MOST_JSON", 2_000)
     clips = [{"name": f"n{place}", "reference": LONG * 50} for place in range(20)]
     body = {"inputs": LONG * 500, "parameters": {"known_speakers": clips}}

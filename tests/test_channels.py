@@ -1,16 +1,14 @@
-"""Channels that are heard apart, on the models that ship: each says what it says alone."""
+"""Separate channels, on the models that ship: each says what it says alone."""
 
-from __future__ import annotations
-
-import asyncio
 import base64
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refused
 
+from tests.helpers.asgi import asynchronous
+from tests.helpers.refusals import refused
 from tests.support.audio_files import conversation, wav_file
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.endpoint import Finished
@@ -27,16 +25,21 @@ def voices() -> tuple[np.ndarray, np.ndarray]:
     heard = conversation()
     pause = np.zeros(RATE // 2)
     voices = [
-        np.concatenate([part for start, end in spans for part in (pause, _cut(heard, start, end))])
+        np.concatenate(
+            [
+                part
+                for start, end in spans
+                for part in (
+                    pause,
+                    heard[round(start * RATE) : round(end * RATE)].astype(np.float64),
+                )
+            ]
+        )
         for spans in (AGENT, CUSTOMER)
     ]
     longest = max(map(len, voices))
     agent, customer = (np.pad(voice, (0, longest - len(voice))) for voice in voices)
     return agent, customer
-
-
-def _cut(samples: np.ndarray, start: float, end: float) -> np.ndarray:
-    return samples[round(start * RATE) : round(end * RATE)].astype(np.float64)
 
 
 def ask(handler: Any, *channels: np.ndarray, **parameters: Any) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def together(demo_handler, voices) -> dict[str, Any]:
     )
 
 
-def test_each_channel_is_heard_as_alone(together, alone):
+def test_each_channel_is_transcribed_as_if_alone(together, alone):
     assert [timed_words(together, channel) for channel in (0, 1)] == list(map(timed_words, alone))
     assert min(len(answer["words"]) for answer in alone) > 15
     assert together["warnings"] == []
@@ -101,7 +104,7 @@ def test_all_is_in_order_of_time(together):
 
 
 def test_words_over_another_channels_are_marked(together):
-    """Against every pair of words: a fifth of a word has to be spoken over."""
+    """The oracle compares all pairs of words: a fifth of a word has to be spoken over."""
     for word in together["words"]:
         start, end = word["timestamp"]
         others = [
@@ -159,7 +162,7 @@ def test_crosstalk_is_written_once(demo_handler, alone, voices):
     assert any("crosstalk" in warning for warning in answer["warnings"])
 
 
-def test_voices_within_a_channel_are_told_apart_on_request(demo_handler, voices):
+def test_voices_within_a_channel_are_separated_on_request(demo_handler, voices):
     """A channel's only speaker has the channel's name."""
     voices = tuple(voice[: 8 * RATE] for voice in voices)
     both = np.concatenate(voices)
@@ -205,16 +208,14 @@ def test_all_channels_count_as_audio(voices):
         decode_audio(audio, RATE, limits, separate=True)
 
 
-def test_progress_is_of_all_channels(demo_endpoint, voices):
-    """Every chunk is told of once, with its channel."""
+@asynchronous
+async def test_progress_is_of_all_channels(demo_endpoint, voices):
+    """Every chunk is reported once, with its channel."""
     audio = wav_file(np.stack(voices, axis=1), RATE)
     parameters = {"channels": "separate"}
     request = demo_endpoint.parse({"inputs": audio, "parameters": parameters}, as_text=True)
 
-    async def follow() -> list[Any]:
-        return [event async for event in demo_endpoint.stream(request)]
-
-    _, *progress, finished = asyncio.run(follow())
+    _, *progress, finished = [event async for event in demo_endpoint.stream(request)]
     assert isinstance(finished, Finished)
     chunks = finished.answer.transcript.chunks
     for channel in (0, 1):

@@ -1,7 +1,4 @@
-"""Selects the kept segments of a decoded window, and the sample up to which it counts as
-decoded."""
-
-from __future__ import annotations
+"""The kept segments of a decoded window, and the sample up to which the window is decoded."""
 
 import dataclasses
 import itertools
@@ -12,7 +9,7 @@ import pytest
 
 from tests.support.tiny_whispers import SMALL, loaded
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK, Fallback
-from whosaid.asr.engine.request import DecodeResult
+from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.frontend.windows import Window
 from whosaid.asr.output.chunks import (
     ANNOTATION_LOGPROB,
@@ -36,7 +33,6 @@ WINDOW = Window(START * SAMPLE_RATE, (START + 3) * SAMPLE_RATE, (START + 9) * SA
 GOOD, MORNING, YES, FULL_STOP = 301, 302, 303, 13
 READER = ChunkReader(MODELS, "en", timestamps=True)
 UNTIMED = ChunkReader(MODELS, "en", timestamps=False)
-WITH_WORDS = ChunkReader(MODELS, "en", timestamps=True)
 
 
 def at(seconds: float) -> int:
@@ -95,7 +91,7 @@ def test_segments_become_chunks_in_the_time_of_the_audio():
         (0.0, ANNOTATION_THRESHOLD - 0.1, ANNOTATION_LOGPROB - 0.1, 1),
     ],
 )
-def test_a_window_is_dropped_if_it_probably_holds_no_speech_and_its_text_is_unlikely(
+def test_window_without_speech_and_with_unlikely_text_is_dropped(
     no_speech_prob, annotation_prob, logprob, kept
 ):
     result = result_of(at(0), YES, at(1), no_speech_prob=no_speech_prob, logprob=logprob)
@@ -159,8 +155,8 @@ def stopped(*tokens: int, spoken: float, timestamps: bool) -> DecodeResult:
 
 
 @pytest.mark.parametrize("reader", [READER, UNTIMED], ids=["timed", "untimed"])
-def test_what_follows_a_text_that_met_its_limit_is_decoded_again(reader):
-    """With beams, or without timestamps, if only the attention tells how far the text got."""
+def test_audio_after_a_text_at_its_limit_is_decoded(reader):
+    """Only attention tells how far a text got that has beams or no timestamps."""
     result = stopped(*[GOOD, MORNING, YES] * 4, spoken=1.6, timestamps=False)
     read = reader.read(WINDOW, result, samples_of(WINDOW))
     assert read.seek is not None
@@ -173,10 +169,8 @@ def test_what_follows_a_text_that_met_its_limit_is_decoded_again(reader):
     ("whole", "last", "heard_again"),
     [((GOOD, MORNING) * 4, (YES, MORNING), True), ((GOOD,), (YES, MORNING) * 7, False)],
 )
-def test_of_a_text_that_met_its_limit_a_short_last_sentence_is_heard_again(
-    whole, last, heard_again
-):
-    """A long one is not: where no full stop comes nothing new would be heard."""
+def test_short_last_sentence_at_the_limit_is_decoded_again(whole, last, heard_again):
+    """A long last sentence is kept: without a full stop, decoding it again gives nothing new."""
     result = stopped(*whole, FULL_STOP, *last, spoken=1.6, timestamps=False)
     read = UNTIMED.read(WINDOW, result, samples_of(WINDOW))
     kept = [token for each in read.kept(True) for token in each.tokens]
@@ -185,7 +179,7 @@ def test_of_a_text_that_met_its_limit_a_short_last_sentence_is_heard_again(
     assert ((read.seek - WINDOW.start) / SAMPLE_RATE < 1.45) == heard_again
 
 
-def test_a_timed_text_without_an_end_goes_on_where_its_words_end():
+def test_timed_text_without_end_resumes_at_its_last_word():
     result = stopped(at(0.0), *[GOOD, MORNING, YES] * 4, spoken=1.6, timestamps=True)
     read = READER.read(WINDOW, result, samples_of(WINDOW))
     assert 1.2 < (read.seek - WINDOW.start) / SAMPLE_RATE < 2.2
@@ -193,7 +187,7 @@ def test_a_timed_text_without_an_end_goes_on_where_its_words_end():
     assert READER.read(WINDOW, closed, samples_of(WINDOW)).seek == WINDOW.start + SAMPLE_RATE
 
 
-def test_without_timestamps_a_window_is_one_chunk_and_decoded_to_its_end():
+def test_untimed_window_is_one_chunk_to_its_end():
     result = result_of(GOOD, YES)
     assert UNTIMED.read(WINDOW, result, samples_of(WINDOW)) == ReadWindow(
         (Segment((GOOD, YES), 0.0, 3.0),)
@@ -201,7 +195,7 @@ def test_without_timestamps_a_window_is_one_chunk_and_decoded_to_its_end():
     assert spans(chunks_of(UNTIMED, result)) == [(text(GOOD, YES), START, START + 3)]
 
 
-def test_text_without_the_timestamps_asked_for_is_split_into_timed_sentences():
+def test_text_lacking_timestamps_is_split_into_timed_sentences():
     full_stop = MODELS.tokenizer.encode(".", add_special_tokens=False)[0]
     result = result_of(GOOD, MORNING, full_stop, YES, full_stop)
     untimed = dataclasses.replace(result, timestamps=False)
@@ -219,7 +213,7 @@ def test_text_without_the_timestamps_asked_for_is_split_into_timed_sentences():
 
 @pytest.mark.parametrize("repetitive", [True, False], ids=["stuck", "heard"])
 @pytest.mark.parametrize("reader", [READER, UNTIMED])
-def test_a_text_cut_in_a_loop_ends_with_its_last_word(reader, repetitive):
+def test_text_cut_in_a_loop_ends_with_its_last_word(reader, repetitive):
     tokens = (at(0), GOOD, at(1.0), at(1.0), MORNING) if reader is READER else (GOOD, MORNING)
     result = dataclasses.replace(
         result_of(*tokens), cut=True, repetitive=repetitive, timestamps=reader is READER
@@ -233,9 +227,9 @@ def test_a_text_cut_in_a_loop_ends_with_its_last_word(reader, repetitive):
     assert [token for token in said if token < BEGIN] == [GOOD, MORNING]
 
 
-def test_words_are_in_the_time_of_the_audio_and_joined_are_their_chunk():
+def test_words_have_recording_times_and_form_their_chunk():
     result = result_of(at(0.1), GOOD, MORNING, at(1.0), at(1.5), YES, at(2.0))
-    chunks = chunks_of(WITH_WORDS, result)
+    chunks = chunks_of(READER, result)
     assert [len(chunk.words) for chunk in chunks] == [2, 1]
     for chunk in chunks:
         assert "".join(word.text for word in chunk.words) == chunk.text
@@ -253,7 +247,7 @@ def test_words_are_in_the_time_of_the_audio_and_joined_are_their_chunk():
         ((9.0, 9.9), False, 2),  # the region ends there itself
     ],
 )
-def test_a_short_sentence_closed_by_the_cut_is_decoded_again_whole(last, cut, kept):
+def test_short_sentence_closed_by_the_cut_is_decoded_again(last, cut, kept):
     stop = WINDOW.start + 10 * SAMPLE_RATE
     window = Window(WINDOW.start, stop, stop + (10 * SAMPLE_RATE if cut else 0))
     result = result_of(at(0), GOOD, at(5.0), at(last[0]), YES, at(last[1]))
@@ -276,7 +270,7 @@ def test_a_short_sentence_closed_by_the_cut_is_decoded_again_whole(last, cut, ke
         ({"tokens": (at(0), *[YES] * (SURE_TOKENS - 1), at(2))}, False),
     ],
 )
-def test_where_no_speech_was_found_the_model_must_be_sure_of_a_whole_sentence(changed, kept):
+def test_tentative_window_needs_a_whole_certain_sentence(changed, kept):
     sure = result_of(at(0), *[YES] * SURE_TOKENS, at(2))
     result = dataclasses.replace(sure, **changed)
     tentative = dataclasses.replace(WINDOW, tentative=True)
@@ -294,7 +288,7 @@ def test_a_short_phrase_over_a_long_sound_is_not_believed():
         assert (READER.read(window, sure, samples_of(window)) != ReadWindow()) is kept
 
 
-def test_a_part_of_a_chunk_in_another_language_has_its_tokens():
+def test_part_of_a_japanese_chunk_has_its_tokens():
     letters = [MODELS.tokenizer.convert_tokens_to_ids(letter) for letter in "wxyz"]
     japanese = dataclasses.replace(READER, language="ja")
     (chunk,) = chunks_of(japanese, result_of(at(0.1), *letters, at(2.0)))
@@ -304,7 +298,7 @@ def test_a_part_of_a_chunk_in_another_language_has_its_tokens():
     assert part.log_probs == chunk.log_probs[1:3]
 
 
-def test_the_words_of_a_chunk_from_a_time_on_are_those_whose_middle_is_not_before_it():
+def test_since_keeps_words_by_their_middle():
     (chunk,) = chunks_of(READER, result_of(at(0.1), GOOD, MORNING, YES, at(2.0)))
     middle = (chunk.words[1].start + chunk.words[1].end) / 2
     for begin, first in ((0.0, 0), (middle, 1), (middle + 1e-6, 2)):

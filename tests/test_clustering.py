@@ -1,9 +1,9 @@
-"""Voices that a clustering leaves out, numbers of speakers that are told, and what stays as it was.
+"""Voices that a clustering leaves out, requested numbers of speakers, and clusterings that stay.
 
-Embeddings are axes of a space and mixtures of them, so that it is known whose each one is.
+Embeddings are axes of a space and mixtures of them, so the speaker of each one is known.
 """
 
-from __future__ import annotations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
-from whosaid.diarization.clustering import LEFT_OUT, UNLIKE, complete, complete_voices
+from whosaid.diarization.clustering import (
+    LEFT_OUT,
+    MINUTE,
+    SHORT,
+    SHORT_FA,
+    UNLIKE,
+    complete,
+    complete_voices,
+)
 
 FRAMES, DIMENSION = 100, 6  # of a window of 10 s, and of an embedding
 AXES = np.eye(DIMENSION)
@@ -24,9 +32,7 @@ def near(axis: int, cosine: float, other: int = 5) -> np.ndarray:
 
 
 def recording(*windows):
-    """Embeddings and segmentations: of each window its speakers' embeddings, who speak one after
-    the other for as long; None for a place in which nobody speaks.
-    """
+    """Embeddings and segmentations of windows whose speakers take turns; None for nobody."""
     places = max(map(len, windows))
     embeddings = np.zeros((len(windows), places, DIMENSION))
     activity = np.zeros((len(windows), FRAMES, places), np.float32)
@@ -56,7 +62,7 @@ def cluster(own, windows, **told):
     return complete(own, embeddings, segmentations, **told)
 
 
-def test_what_is_complete_is_the_pipelines_own():
+def test_complete_clustering_is_returned_unchanged():
     own = Finds(AXES[0], AXES[1])
     for told in ({}, {"num_clusters": 2}, {"min_clusters": 1, "max_clusters": 4}):
         assert cluster(own, [[AXES[0], AXES[1]], [AXES[1], NOBODY]], **told) is own.found
@@ -70,7 +76,7 @@ def test_speakers_of_the_only_window_are_the_voices():
     np.testing.assert_array_equal(voices, [AXES[0], near(0, 0.9), AXES[2]])
 
 
-def test_one_window_without_usable_embeddings_has_its_speakers_all_the_same():
+def test_single_window_without_usable_embeddings_keeps_its_speakers():
     nan = np.full(DIMENSION, np.nan)
     chosen, _, voices = cluster(Finds(), [[nan, AXES[1]]])
     assert sorted(chosen[0]) == [0, 1]
@@ -78,7 +84,7 @@ def test_one_window_without_usable_embeddings_has_its_speakers_all_the_same():
 
 
 @pytest.mark.parametrize(("cosine", "added"), [(LEFT_OUT - 0.01, 1), (LEFT_OUT + 0.01, 0)])
-def test_who_finds_no_voice_left_is_one_unless_alike(cosine, added):
+def test_voice_that_finds_no_cluster_is_added_unless_alike(cosine, added):
     other = near(0, cosine)
     windows = [[AXES[0], NOBODY], [AXES[0], other], [AXES[0], other]]
     chosen, similar, voices = cluster(Finds(AXES[0]), windows)
@@ -96,7 +102,7 @@ def test_nobody_is_added_for_a_moment():
     assert len(voices) == 1
 
 
-def test_nothing_found_is_begun_by_who_is_heard_best():
+def test_clearest_voices_start_clusters_if_none_is_found():
     windows = [[AXES[0], AXES[1]], [AXES[0], NOBODY]]
     own = Finds(np.full(DIMENSION, np.nan))
     chosen, _, voices = cluster(own, windows)
@@ -104,18 +110,83 @@ def test_nothing_found_is_begun_by_who_is_heard_best():
     assert chosen[0, 0] == chosen[1, 0] != chosen[0, 1]
 
 
-@pytest.mark.parametrize(("cosine", "found"), [(UNLIKE - 0.01, 2), (UNLIKE + 0.01, 1)])
+@pytest.mark.parametrize("cosine", [UNLIKE - 0.01, UNLIKE + 0.01, 0.9])
 @pytest.mark.parametrize("told", [{"num_clusters": 3}, {"min_clusters": 3}])
-def test_more_that_were_told_are_added_where_somebody_is_unlike(cosine, found, told):
+def test_voices_are_added_while_embeddings_differ(cosine, told):
     windows = [[AXES[0]], [AXES[0]], [near(0, cosine)], [near(0, cosine)]]
     chosen, _, voices = cluster(Finds(AXES[0]), windows, **told)
-    assert len(voices) == found
-    assert len(set(chosen[2:, 0]) - set(chosen[:2, 0])) == found - 1
+    assert len(voices) == 2
+    assert not set(chosen[2:, 0]) & set(chosen[:2, 0])
 
 
-def test_without_being_told_nobody_is_added_for_being_unlike():
+def test_a_voice_that_would_not_be_heard_is_not_split_off():
+    """The windows around outvote the third window's speaker."""
+    windows = [[AXES[0]], [AXES[0]], [near(0, 0.5)], [AXES[0]], [AXES[0]]]
+    embeddings, segmentations = recording(*windows)
+    segmentations.data[2, :20] = segmentations.data[2, 80:] = 0
+    _, _, voices = complete(Finds(AXES[0]), embeddings, segmentations, 2, 2, 2)
+    assert len(voices) == 1
+
+
+@given(st.integers(0, 2**31), st.integers(2, 5), st.integers(2, 20))
+def test_a_told_number_of_separable_people_is_found(seed, people, windows):
+    """The order of windows does not matter, from the mean of all."""
+    random = np.random.default_rng(seed)
+    true = random.permutation(np.resize(np.arange(people), max(windows, people)))
+    rows = [AXES[who] + random.normal(0, 0.05, DIMENSION) for who in true]
+    everybody = np.mean(rows, axis=0)
+    # Windows that do not overlap, so that nobody is outvoted.
+    embeddings, segmentations = recording(*([row] for row in rows))
+    segmentations.sliding_window = SlidingWindow(duration=10, step=10)
+    told = dict.fromkeys(("num_clusters", "min_clusters", "max_clusters"), people)
+    chosen, _, voices = complete(Finds(everybody), embeddings, segmentations, **told)
+    assert len(voices) == people
+    assert len({*zip(true, chosen[:, 0], strict=True)}) == people
+
+
+def test_short_recordings_are_strong_evidence_for_vbx():
+    class VBxClustering(Finds):
+        Fa = 0.07
+
+        def __call__(self, *arguments, **options):
+            used.append(self.Fa)
+            return super().__call__(*arguments, **options)
+
+    used, pipeline = [], SimpleNamespace(clustering=VBxClustering(AXES[0]))
+    complete_voices(pipeline)
+    for windows in (SHORT, SHORT + 1):
+        pipeline.clustering(*recording(*[[AXES[0]]] * windows))
+    assert used == [SHORT_FA, 0.07]
+
+
+def test_alike_voices_of_a_short_recording_are_one():
+    for windows, found in ((SHORT, 1), (SHORT + 1, 2)):
+        rows = [[AXES[0]], *[[near(0, LEFT_OUT + 0.01)]] * (windows - 1)]
+        own = Finds(AXES[0], near(0, LEFT_OUT + 0.01))
+        assert len(cluster(own, rows)[2]) == found
+
+
+def test_a_moment_is_no_voice_of_the_only_window():
+    embeddings, segmentations = recording([AXES[0], AXES[1]])
+    segmentations.data[0, 59:, 1] = 0  # 0.9 s are left
+    assert len(complete(Finds(), embeddings, segmentations)[2]) == 1
+
+
+def test_parts_of_a_speaker_may_be_one_voice():
+    """And differ from those who speak at the same time."""
+    embeddings, segmentations = recording([AXES[0], AXES[0], near(0, 0.9)], *2 * [[AXES[1]]])
+    segmentations.labels = [0, 0, 1]
+    segmentations.data[0, :10, 2] = 1  # while the first part speaks
+    chosen, _, _ = complete(Finds(AXES[0], AXES[1]), embeddings, segmentations)
+    assert chosen[0].tolist() == [1, 0, 0]
+
+
+def test_unlike_voices_of_a_minute_are_added_without_a_number():
+    windows = [[AXES[0]], [near(0, UNLIKE - 0.01)]]
     own = Finds(AXES[0])
-    assert cluster(own, [[AXES[0]], [AXES[1]]]) is own.found
+    assert len(cluster(own, windows)[2]) == 2
+    assert len(cluster(own, [[AXES[0]], [near(0, UNLIKE + 0.01)]])[2]) == 1
+    assert cluster(own, windows * MINUTE) is own.found
 
 
 @pytest.mark.parametrize("told", [{"num_clusters": 2}, {"max_clusters": 2}])

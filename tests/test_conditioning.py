@@ -1,25 +1,23 @@
 """An encoder that follows one speaker: the published formulas, in float64, batches, checkpoints."""
 
-from __future__ import annotations
-
 import json
 import weakref
 from dataclasses import replace
 
 import numpy as np
-import oracle
 import pytest
 import torch
 import torch.nn.functional as F
-from cuda_emulator import emulated_cuda, on_cuda
-from launches import LaunchCounter
-from nightly import some
-from oracle import TINY, decode, models_of
 from safetensors.torch import load_file, save_file
-from stand_ins import asking
 
 from config import ModelSettings
 from handler import load_asr
+from tests.helpers import oracle
+from tests.helpers.cuda_emulator import emulated_cuda, on_cuda
+from tests.helpers.launches import LaunchCounter
+from tests.helpers.nightly import some
+from tests.helpers.oracle import TINY, decode, models_of
+from tests.helpers.stand_ins import asking
 from tests.support.tiny_whispers import model_of, noise, save
 from whosaid.asr.checkpoint.assistants import main_digest, with_conditioning
 from whosaid.asr.checkpoint.conditioning import DICOW_CLASSES, FILE, PRODUCTS, Conditioning
@@ -33,7 +31,7 @@ from whosaid.asr.frontend.target_speaker import Enrolment, TargetSpeaker, Target
 from whosaid.asr.model.encoder import AudioEncoder, AudioWindow, Encoder
 from whosaid.asr.transcriber import Transcriber
 from whosaid.errors import StartError
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 
 CPU, WIDTH, HEADS, FRAMES, LAYERS = torch.device("cpu"), 16, 2, 50, 2
 REJECTING = Fallback(logprob_threshold=0.0, no_speech_threshold=1.0)
@@ -164,8 +162,7 @@ def test_a_conditioned_window_is_the_formulas(products):
     models, windows = conditioned(products=products), oracle.noise_windows(6)
     targets = [target_of(number, each) for number, each in enumerate(windows)]
     asked = [
-        AudioWindow(samples, target=target)
-        for samples, target in zip(windows, targets, strict=True)
+        AudioWindow(each, target=target) for each, target in zip(windows, targets, strict=True)
     ]
     found = Encoder(models).encode(asked, drafted=False).main
     for output, samples, target in zip(found, windows, targets, strict=True):
@@ -209,7 +206,7 @@ def test_a_conditioning_that_changes_nothing_gives_the_plain_tokens():
     requests = requests_of(models)
     found = decode(DecodeEngine(conditioned(models, scale=0.0)), requests, DecodeOptions())
     tokens = oracle.greedy(models, plain(requests), timestamps=True)
-    assert {key: each.tokens for key, each in found.items()} == tokens
+    assert oracle.tokens_of(found) == tokens
 
 
 @pytest.mark.parametrize(
@@ -262,9 +259,7 @@ def test_graphs_are_for_plain_windows_as_before(monkeypatch):
         assert engine.runner.graph_count == captured[1]
     assert sum(sizes) == 3
     expected = decode(DecodeEngine(conditioned(models)), requests_of(models), options)
-    assert {key: each.tokens for key, each in mixed.items()} == {
-        key: each.tokens for key, each in expected.items()
-    }
+    assert oracle.tokens_of(mixed) == oracle.tokens_of(expected)
 
 
 # Our own files
@@ -292,7 +287,7 @@ def settings_of(folder, **given):
 
 
 def loaded_by_handler(settings):
-    return load_asr(settings, CPU, torch.float32, DEFAULT_LIMITS)
+    return load_asr(settings, CPU, torch.float32, DEFAULT_LIMITS).capabilities
 
 
 def test_a_file_is_read(tmp_path, whisper):
@@ -316,6 +311,7 @@ def test_a_file_beside_the_checkpoint_is_read(tmp_path):
     [
         ({}, {"base_digest": "0" * 64}, "was trained for another model"),
         ({"fddt.0.bias": torch.ones(3, WIDTH)}, {}, r"fddt.0.bias is \(3, 16\), not \(4, 16\)"),
+        ({"fddt.1.weight": torch.ones(4, 16, dtype=torch.int8)}, {}, "is stored in I8: use"),
         ({"fddt.1.weight": None}, {}, r"fddt.1.weight is None, not \(4, 16\)"),
         ({"layers.0.fc1.lora_b": None}, {}, r"fc1.lora_b is None, not \(32, 3\)"),
         ({"layers.0.fc3.lora_a": torch.ones(3)}, {}, "fc3.lora_a is .* not None"),
@@ -376,8 +372,7 @@ def check_dicow(models, ours, blocks=0):
     encoder, windows = Encoder(models), oracle.noise_windows(3)
     targets = [target_of(1, windows[0]), target_of(2, windows[1]), None]
     asked = [
-        AudioWindow(samples, target=target)
-        for samples, target in zip(windows, targets, strict=True)
+        AudioWindow(each, target=target) for each, target in zip(windows, targets, strict=True)
     ]
     found = encoder.encode(asked, drafted=False).main
     whole = np.tile(np.eye(4, dtype=np.float32)[1], (FRAMES, 1))

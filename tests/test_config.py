@@ -1,12 +1,9 @@
 """Settings and parameters: every bound from both sides, and what error messages say and hide."""
 
-from __future__ import annotations
-
 import itertools
 import json
+import os
 import re
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -18,13 +15,13 @@ import config
 from config import (
     DEMO_MODELS,
     MAX_SPEAKERS,
-    REPOSITORY,
     InferenceConfig,
     ModelReference,
     ModelSettings,
 )
+from tests.helpers.programs import run_python
 from whosaid.payload.languages import language_code
-from whosaid.payload.parameters import VadParameters
+from whosaid.payload.parameters import HotWord, VadParameters
 from whosaid.runtime.environment import nvidia_device_present
 from whosaid.server.settings import ServerSettings
 
@@ -47,7 +44,7 @@ BOOLEANS = (
     *("diarize", "group_by_speaker", "multilingual", "highlight_words", "subtitle_speakers"),
     *("assisted", "return_timestamps", "vad_filter"),
 )
-LISTS = ("hotwords", "output", "channel_names")
+LISTS = ("hotwords", "output", "channel_names", "channel_starts")
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 SECRET = "hf_do_not_show_me"
 
@@ -70,7 +67,9 @@ NUMBER_TEXTS = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+
 def typed(name, value):
     """The value that JSON `value` stands for as parameter `name`."""
     if name in LISTS and isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if name == "channel_starts" and isinstance(value, list):
+        return [float(part) for part in value]
     if isinstance(value, str) and name in BOUNDS and INTEGER_TEXTS.fullmatch(value):
         return int(value)
     if isinstance(value, str) and name in FLOATS and NUMBER_TEXTS.fullmatch(value):
@@ -103,7 +102,7 @@ def bare_environment(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "bounds"), (BOUNDS | FLOATS).items())
-def test_bounds_are_inclusive_and_hold_on_both_sides_typed_and_as_text(name, bounds):
+def test_bounds_are_inclusive_for_numbers_and_text(name, bounds):
     step = 1 if name in BOUNDS else 0.1
     for convert in (lambda value: value, str, " {} ".format):
         for value in bounds:
@@ -158,12 +157,17 @@ def test_vad_parameters_are_an_object_or_its_json():
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"output": ["srt", "docx"]},
-        {"output": "docx"},
+        {"output": ["srt", "pdf"]},
+        {"output": "pdf"},
         {"output": ["srt", 1]},
         {"hotwords": [""]},
         {"hotwords": ["x" * 101]},
-        {"hotwords": ["x"] * (config.MAX_HOTWORDS + 1)},
+        {"hotwords": [f"x{place}" for place in range(config.MAX_HOTWORDS + 1)]},
+        {"hotwords": [1]},
+        {"hotwords": [{"text": "Ada", "sounds": []}]},
+        {"hotwords": [{"sounds_like": ["aida"]}]},
+        {"hotwords": [{"text": "Ada", "sounds_like": ["aida"] * 6}]},
+        {"hotwords": ["Ada", {"text": "Ada"}]},
         {"prompt": "x" * (config.MAX_PROMPT_CHARACTERS + 1)},
         {"prompt": ["x"]},
         {"return_timestamps": "Word"},
@@ -203,7 +207,7 @@ MUCH = {
 
 @pytest.mark.parametrize("as_text", [False, True])
 @pytest.mark.parametrize("name", MUCH)
-def test_much_is_refused_before_anything_looks_into_it(monkeypatch, name, as_text):
+def test_oversized_values_are_refused_unparsed(monkeypatch, name, as_text):
     """Neither pydantic nor a conversion sees large values, and there is no error for each entry."""
     ((parameter, value),) = MUCH[name].items()
     if parameter != "known_speakers":
@@ -252,7 +256,13 @@ def test_a_refused_value_is_not_repeated():
         ({"diarize": "no"}, "diarize", False),
         ({"return_timestamps": "word"}, "return_timestamps", "word"),
         ({"output": "srt, vtt"}, "output", ["srt", "vtt"]),
-        ({"hotwords": "Ada,Mr Lovelace"}, "hotwords", ["Ada", "Mr Lovelace"]),
+        ({"hotwords": "Ada,Mr Lovelace\nZuse\n"}, "hotwords", ["Ada", "Mr Lovelace", "Zuse"]),
+        (
+            {"hotwords": '["Ada, Inc.", {"text": "Siobhan", "sounds_like": ["shivawn"]}]'},
+            "hotwords",
+            ["Ada, Inc.", HotWord(text="Siobhan", sounds_like=("shivawn",))],
+        ),
+        ({"hotwords": "[Ada], Bo"}, "hotwords", ["[Ada]", "Bo"]),
     ],
 )
 def test_a_query_string_delivers_text(text, name, value):
@@ -261,15 +271,8 @@ def test_a_query_string_delivers_text(text, name, value):
 
 
 def test_typed_parameters_beside_decoded_bytes_mean_the_same():
-    typed = {
-        "output": ["srt", "txt"],
-        "hotwords": [],
-        "language": None,
-        "batch_size": 8,
-        "assisted": True,
-        "return_timestamps": False,
-        "num_speakers": None,
-    }
+    typed = {"output": ["srt", "txt"], "hotwords": [], "batch_size": 8, "assisted": True}
+    typed |= {"language": None, "return_timestamps": False, "num_speakers": None}
     assert InferenceConfig.read(typed, as_text=True) == InferenceConfig.read(typed)
 
 
@@ -302,7 +305,7 @@ def test_hub_ids(tmp_path, text, name, revision):
 @pytest.mark.parametrize(
     "text", ["models/asr", "./models/asr", "models/../models/asr", "{root}/models/asr"]
 )
-def test_a_folder_that_exists_is_taken_and_starts_at_the_repository(tmp_path, text):
+def test_existing_folder_is_relative_to_the_repository(tmp_path, text):
     (tmp_path / "models" / "asr").mkdir(parents=True)
     assert ModelReference.parse(text.format(root=tmp_path), tmp_path).name == str(
         tmp_path / "models" / "asr"
@@ -318,7 +321,7 @@ def test_text_that_names_no_model_is_refused(tmp_path, text):
         ModelReference.parse(text, tmp_path)
 
 
-def test_a_name_that_is_nearly_a_known_models_is_refused_with_that_model(tmp_path):
+def test_misspelt_model_is_refused_with_the_known_one(tmp_path):
     for text in ("large_v3", "larg-v3", "whisper-largev3"):
         with pytest.raises(ValueError, match=r"; did you mean openai/whisper-large-v3\?$"):
             ModelReference.parse(text, tmp_path)
@@ -336,18 +339,10 @@ def settings(monkeypatch, **variables: str) -> ModelSettings:
 
 
 def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
-    read = settings(
-        monkeypatch,
-        ASR_MODEL="a/b@main",
-        ASSISTANT_MODEL="",
-        DIARIZATION_MODEL="c/d",
-        HF_TOKEN=f"{SECRET}\n",
-        DEVICE="cuda",
-        DTYPE="bfloat16",
-        CUDA_GRAPHS="false",
-        MAX_AUDIO_SECONDS="12.5",
-        MAX_AUDIO_BYTES="",
-    )
+    models = {"ASR_MODEL": "a/b@main", "ASSISTANT_MODEL": "", "DIARIZATION_MODEL": "c/d"}
+    device = {"DEVICE": "cuda", "DTYPE": "bfloat16", "CUDA_GRAPHS": "false"}
+    others = {"MAX_AUDIO_SECONDS": "12.5", "MAX_AUDIO_BYTES": "", "HF_TOKEN": f"{SECRET}\n"}
+    read = settings(monkeypatch, **models, **device, **others)
     assert read.asr_model == ModelReference("a/b", "main")
     assert SECRET not in repr(read)
     assert (read.assistant_model, read.diarization_model) == (None, ModelReference("c/d"))
@@ -358,31 +353,24 @@ def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
 @pytest.mark.parametrize(
     ("variables", "culprit"),
     [
-        ({}, "ASR_MODEL: is required"),
         ({"ASR_MODEL": ""}, "ASR_MODEL: is required"),
-        ({"ASSISTANT_MODEL": "a/b"}, "ASR_MODEL: is required"),
+        ({"ASR_MODEL": "", "ASSISTANT_MODEL": "a/b"}, "ASR_MODEL: is required"),
         ({"ASR_MODEL": "/no/such/folder"}, "ASR_MODEL: neither a hub id"),
-        ({"ASR_MODEL": "a/b", "DIARIZATION_MODEL": "x y"}, "DIARIZATION_MODEL: neither a hub id"),
-        (
-            {"ASR_MODEL": "a/b", "MAX_AUDIO_SECONDS": "two hours"},
-            "MAX_AUDIO_SECONDS: should be a valid number",
-        ),
-        (
-            {"ASR_MODEL": "a/b", "MAX_AUDIO_SECONDS": "inf"},
-            "MAX_AUDIO_SECONDS: should be a finite number",
-        ),
-        ({"ASR_MODEL": "a/b", "DEVICE": "cuda:1"}, "DEVICE: should be 'auto', 'cuda' or 'cpu'"),
-        ({"ASR_MODEL": "a/b", "DTYPE": "int4"}, "DTYPE: should be 'auto', 'float32', 'bfloat16'"),
-        ({"ASR_MODEL": "a/b", "CUDA_GRAPHS": "maybe"}, "CUDA_GRAPHS: should be a valid boolean"),
+        ({"DIARIZATION_MODEL": "x y"}, "DIARIZATION_MODEL: neither a hub id"),
+        ({"MAX_AUDIO_SECONDS": "two hours"}, "MAX_AUDIO_SECONDS: should be a valid number"),
+        ({"MAX_AUDIO_SECONDS": "inf"}, "MAX_AUDIO_SECONDS: should be a finite number"),
+        ({"DEVICE": "cuda:1"}, "DEVICE: should be 'auto', 'cuda' or 'cpu'"),
+        ({"DTYPE": "int4"}, "DTYPE: should be 'auto', 'float32', 'bfloat16'"),
+        ({"CUDA_GRAPHS": "maybe"}, "CUDA_GRAPHS: should be a valid boolean"),
         *(
-            ({"ASR_MODEL": "a/b", name: "0"}, f"{name}: should be greater than 0")
+            ({name: "0"}, f"{name}: should be greater than 0")
             for name in ("MAX_AUDIO_BYTES", "MAX_AUDIO_SECONDS", "IDLE_UNLOAD_SECONDS")
         ),
     ],
 )
 def test_a_wrong_environment_names_the_variable(monkeypatch, variables, culprit):
     with pytest.raises(ValueError, match=f"^{culprit}") as caught:
-        settings(monkeypatch, HF_TOKEN=SECRET, **variables)
+        settings(monkeypatch, **{"HF_TOKEN": SECRET, "ASR_MODEL": "a/b"} | variables)
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -405,7 +393,7 @@ def test_a_gpu_is_seen_by_its_device_file_or_variable(monkeypatch, tmp_path, fil
         assert nvidia_device_present(tmp_path / "missing") is named
 
 
-def test_the_demo_takes_its_own_models_unless_the_environment_names_any(monkeypatch):
+def test_demo_uses_its_models_unless_the_environment_names_any(monkeypatch):
     monkeypatch.setenv("MAX_AUDIO_SECONDS", "60")
     demo = ModelSettings.for_demo()
     assert {Path(model.name).parent for model in demo.models} == {DEMO_MODELS}
@@ -432,21 +420,16 @@ def test_no_env_file_is_read(monkeypatch, tmp_path):
         pytest.param("whosaid.transcribe.__main__", marks=pytest.mark.reliability),
     ],
 )
-def test_every_entry_turns_telemetry_off_before_anything_large_is_imported(entry):
-    """However it was set. What reports is imported behind torch, which is none here."""
+def test_entry_points_disable_telemetry_before_large_imports(entry):
+    """Variables that turn telemetry on are overridden. Stand-ins replace the large libraries."""
     script = (
         "import contextlib, json, os, sys\n"
         "sys.modules |= dict.fromkeys(('torch', 'onnxruntime', 'pyannote.audio'))\n"
         f"with contextlib.suppress(ModuleNotFoundError): import {entry}\n"
         "print(json.dumps(dict(os.environ)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={"PYANNOTE_METRICS_ENABLED": "true", "ORT_DISABLE_TELEMETRY": "0"},
-        cwd=REPOSITORY,
-        capture_output=True,
-        check=True,
-    )
+    told = {"PYANNOTE_METRICS_ENABLED": "true", "ORT_DISABLE_TELEMETRY": "0"}
+    done = run_python("-c", script, env=told, check=True)
     assert json.loads(done.stdout).items() >= config.NO_TELEMETRY.items()
     assert set(config.NO_TELEMETRY.values()) == {"false", "1"}
 
@@ -474,8 +457,21 @@ def test_settings_of_another_machine_have_this_ones_token(monkeypatch):
         ("asr_model", None),
     ],
 )
-def test_a_variable_one_letter_off_is_told(monkeypatch, name, meant):
+def test_misspelt_variable_is_reported(monkeypatch, name, meant):
     monkeypatch.setattr(config.os, "environ", {"PATH": "/bin", name: "x"})
     told = config.misspelt_variables(ModelSettings, ServerSettings)
     expected = f"{name} is not a variable of this endpoint; did you mean {meant}?"
     assert told == ([expected] if meant else [])
+
+
+def test_user_missing_from_passwd_gets_name_and_home():
+    """OpenShift starts containers so; torch and pyannote ask for both when they are imported."""
+    script = (
+        "import pwd, getpass, pathlib\n"
+        "def refuse(uid): raise KeyError(f'getpwuid(): uid not found: {uid}')\n"
+        "pwd.getpwuid = refuse\n"
+        "import config\n"
+        "print(getpass.getuser(), pathlib.Path.home())\n"
+    )
+    for variables, expected in (({}, f"{os.getuid()} /"), ({"USER": "a", "HOME": "/b"}, "a /b")):
+        assert run_python("-c", script, env=variables).stdout.strip() == expected

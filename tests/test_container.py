@@ -1,8 +1,4 @@
-"""Dockerfile, .dockerignore and compose.yaml: what they name exists, and the packages are those of
-scripts/setup. Nothing here builds an image.
-"""
-
-from __future__ import annotations
+"""Dockerfile, .dockerignore and compose.yaml name existing files and the packages of setup."""
 
 import http.server
 import json
@@ -79,7 +75,7 @@ def in_image(path: Path) -> bool:
 # ---- what is in the image
 
 
-def test_the_image_holds_the_package_and_the_models_of_the_repository():
+def test_image_holds_the_package_and_its_models():
     held = {*(REPOSITORY / "whosaid").rglob("*.py"), *(REPOSITORY / SPEAKERS_MODEL).rglob("*.*")}
     held |= {REPOSITORY / f"{name}.py" for name in ("config", "diarization_utils", "handler")}
     held |= {*(REPOSITORY / "demo" / "models" / "asr").glob("*.safetensors")}
@@ -90,14 +86,8 @@ def test_the_image_holds_the_package_and_the_models_of_the_repository():
 @pytest.mark.parametrize(
     "path",
     [
-        ".git/config",
-        ".venv/ready",
-        ".env",
-        "tests/conftest.py",
-        "demo/conversation.ogg",
-        "benchmarks/speed.py",
-        "deploy.py",
-        "whosaid/__pycache__/x.pyc",
+        *(".git/config", ".venv/ready", ".env", "tests/conftest.py", "demo/conversation.ogg"),
+        *("benchmarks/speed.py", "deploy.py", "whosaid/__pycache__/x.pyc"),
         "whosaid/server/__pycache__/x.pyc",
     ],
 )
@@ -108,7 +98,7 @@ def test_nothing_else_is_sent_to_the_builder(path):
 # ---- how it is built and runs
 
 
-def test_both_stages_have_the_python_of_setup_and_packages_by_their_hashes():
+def test_both_stages_use_setups_python_and_hashed_packages():
     steps = " && ".join(BUILD["RUN"])
     assert "--no-deps --require-hashes -r lock.txt" in steps
     assert re.findall(r"\S+==\d\S*", steps) == []
@@ -117,7 +107,7 @@ def test_both_stages_have_the_python_of_setup_and_packages_by_their_hashes():
     assert re.fullmatch(rf"python:{version}-slim-bookworm@sha256:[0-9a-f]{{64}}", image)
 
 
-def test_what_the_gate_fetches_is_named_by_digest():
+def test_ci_pins_images_and_actions_by_digest():
     text = (REPOSITORY / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
     job = yaml.safe_load(text)["jobs"]["gate"]
     assert re.fullmatch(r"python:3\.12-bookworm@sha256:[0-9a-f]{64}", job["container"])
@@ -125,7 +115,7 @@ def test_what_the_gate_fetches_is_named_by_digest():
     assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one)] == []
 
 
-def test_it_starts_the_server_itself_which_gets_the_signal(monkeypatch):
+def test_image_runs_the_server_as_its_first_process(monkeypatch):
     """Whisper base of the package index goes into the volume: the root is read-only."""
     assert json.loads(FINAL["CMD"][0]) == ["python", "-m", "whosaid.server"]
     assert "ENTRYPOINT" not in FINAL
@@ -133,6 +123,44 @@ def test_it_starts_the_server_itself_which_gets_the_signal(monkeypatch):
     assert (settings.host, FINAL["EXPOSE"]) == ("0.0.0.0", [str(settings.port)])
     monkeypatch.setattr(os, "environ", ENVIRONMENT | {"HOME": "/home/server"})
     assert cache_folder().is_relative_to(ENVIRONMENT["HF_HOME"])
+
+
+def test_model_of_the_build_is_readable_for_any_user():
+    (baked,) = [step for step in BUILD["RUN"] if '"$MODEL"' in step]
+    assert "mkdir -m 755 /opt/model" in baked
+    assert "chmod -R a+rX /opt/model" in baked
+    assert ENVIRONMENT["ASR_MODEL"] == "${MODEL:+/opt/model}"
+    assert tuple(
+        word.split("=")[1].strip('"')
+        for stage in (BUILD, FINAL)
+        for word in stage["ARG"]
+        if word.startswith("MODEL=")
+    ) == ("", "")
+    assert not any("/opt/model".startswith(each) for each in FINAL["VOLUME"][0].split())
+
+
+@pytest.mark.parametrize(
+    ("given", "port", "hosts", "model"),
+    [
+        ({}, "8080", "*", ""),
+        ({"SAGEMAKER_BIND_TO_PORT": "8081"}, "8081", "*", ""),
+        ({"ALLOWED_HOSTS": "a.example", "ASR_MODEL": "/m"}, "8080", "a.example", "/m"),
+    ],
+)
+def test_serve_starts_the_server_as_sagemaker_asks(tmp_path, given, port, hosts, model):
+    """`docker run IMAGE serve`; https://docs.aws.amazon.com/sagemaker/latest/dg/\
+    your-algorithms-inference-code.html
+    """
+    python = tmp_path / "python"
+    shown = '"$*" "$HOST" "$PORT" "$ALLOWED_HOSTS" "$ASR_MODEL"'
+    python.write_text(f"#!/bin/sh\nprintf '%s\\n' {shown}\n")
+    python.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **given}
+    (copied,) = [each.split()[-2:] for each in FINAL["COPY"] if each.endswith("/serve")]
+    script, place = REPOSITORY / copied[0], Path(copied[1])
+    done = subprocess.run([script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["-m whosaid.server", "0.0.0.0", port, hosts, model]
+    assert str(place.parent) in ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"]
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])

@@ -1,7 +1,5 @@
 """Products through oneDNN are those of torch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from whosaid.asr.model.cpu_kernels import (
     INT8_FROM_ELEMENTS,
+    KEYS_FIRST_UP_TO_POSITIONS,
     ONEDNN_FROM_POSITIONS,
     PACK_FROM_ELEMENTS,
     QUERY_BLOCK,
@@ -17,7 +16,6 @@ from whosaid.asr.model.cpu_kernels import (
     PackedLinear,
     TransposedLinear,
     attention,
-    empty_keys,
     empty_transposed,
     encoder_attention,
     encoder_batch_size,
@@ -30,7 +28,7 @@ ONE_DNN = "mkldnn::_linear_pointwise"
 
 
 def missing(dtype) -> str:
-    """Why this machine does not multiply in a precision; empty if it does."""
+    """Return why this machine does not multiply in a precision; empty if it does."""
     try:
         choose_dtype(str(dtype).removeprefix("torch."), torch.device("cpu"))
     except StartError as error:
@@ -77,25 +75,12 @@ def test_a_product_is_that_of_torch(shape, outputs, biased):
 
 @pytest.mark.parametrize("outputs", [8, 4100])
 @torch.inference_mode()
-def test_a_bias_at_the_call_takes_the_place_of_its_own(outputs):
-    x, weight, own, other = (
-        torch.randn(3, 256),
-        torch.randn(outputs, 256),
-        torch.ones(outputs),
-        torch.randn(outputs),
-    )
+def test_bias_of_the_call_replaces_the_layers(outputs):
+    x, weight = torch.randn(3, 256), torch.randn(outputs, 256)
+    own, other = torch.ones(outputs), torch.randn(outputs)
     torch.testing.assert_close(
         PackedLinear(weight, own)(x, other), F.linear(x, weight, other), rtol=1e-5, atol=1e-4
     )
-
-
-@torch.inference_mode()
-def test_what_a_bias_forbids_stays_forbidden():
-    bias = torch.zeros(4100)
-    bias[7] = float("-inf")
-    logits = PackedLinear(torch.ones(4100, 256))(torch.ones(2, 256), bias)
-    assert (logits[:, 7] == float("-inf")).all()
-    assert torch.isfinite(logits[:, 8:]).all()
 
 
 @torch.inference_mode()
@@ -134,7 +119,7 @@ def test_small_weights_meet_many_positions_through_onednn():
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize(("dtype", "lies_across"), [(torch.float32, True), (torch.float64, False)])
 @torch.inference_mode()
-def test_what_lies_across_is_that_of_torch_and_is_copied_as_it_lies(rows, dtype, lies_across):
+def test_transposed_product_equals_torch_and_keeps_its_layout(rows, dtype, lies_across):
     x, weight, bias = (
         torch.randn(shape, dtype=dtype) for shape in ((rows, 50, 24), (36, 24), (36,))
     )
@@ -175,16 +160,12 @@ def drawn_attention(positions, dtype):
     )
 
 
+SMALL, LARGE = TRANSPOSE_UP_TO_POSITIONS, ONEDNN_FROM_POSITIONS
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
-    "positions",
-    [
-        1,
-        TRANSPOSE_UP_TO_POSITIONS,
-        TRANSPOSE_UP_TO_POSITIONS + 1,
-        ONEDNN_FROM_POSITIONS,
-        QUERY_BLOCK + 1,
-    ],
+    "positions", [1, SMALL, SMALL + 1, KEYS_FIRST_UP_TO_POSITIONS + 1, LARGE, QUERY_BLOCK + 1]
 )
 @torch.inference_mode()
 def test_attention_is_that_of_torch(positions, dtype):
@@ -234,7 +215,7 @@ def test_bfloat16_rounds_operands_and_result_and_nothing_between(positions, gelu
 @needs_int8
 @pytest.mark.parametrize("positions", [1, 7, 200])
 @torch.inference_mode()
-def test_int8_is_the_product_of_what_was_quantized(positions):
+def test_int8_product_equals_that_of_quantized_values(positions):
     x, weight = torch.randn(positions, 512), torch.randn(INT8_FROM_ELEMENTS // 512, 512)
     bias = torch.randn(len(weight))
     x[0] = 0  # a row without a largest
@@ -259,10 +240,10 @@ def test_small_weights_are_not_quantized_and_the_smallest_not_rounded():
     torch.testing.assert_close(PackedLinear(weight, dtype=torch.int8)(x), F.linear(x, weight))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.int8])
 @torch.inference_mode()
-def test_what_a_bias_forbids_stays_forbidden_in_every_precision(dtype, precisions):
-    precisions(dtype)
+def test_infinite_bias_keeps_its_logit_in_every_precision(dtype, precisions):
+    precisions(dtype or torch.float32)
     bias = torch.zeros(4100)
     bias[7] = float("-inf")
     logits = PackedLinear(torch.ones(4100, 256), dtype=dtype)(torch.ones(2, 256), bias)
@@ -279,7 +260,7 @@ def test_attention_over_bfloat16_keys_is_that_of_torch_to_rounding(positions):
     like = torch.empty(0, dtype=torch.bfloat16)
     mixed = attention(
         query,
-        empty_keys(like, *keys.shape).copy_(keys),
+        keys.bfloat16(),
         empty_transposed(like, *values.shape).copy_(values),
     )
     assert mixed.dtype == torch.float32

@@ -1,7 +1,5 @@
 """Threads follow what other processes leave, by counts written by hand and a real busy process."""
 
-from __future__ import annotations
-
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,41 +9,28 @@ import psutil
 import pytest
 
 from whosaid.asr.model import cpu_threads
-from whosaid.asr.model.cpu_threads import (
-    CpuSample,
-    CpuThreads,
-    others,
-    seconds_of_other_threads,
-    threads_beside,
-)
 
 
 @pytest.mark.parametrize(
     ("busy", "own", "seconds", "expected"),
     [(2.0, 2.0, 1.0, 0.0), (2.0, 1.0, 1.0, 1.0), (1.0, 0.5, 0.5, 1.0), (0.1, 0.2, 1.0, 0.0)],
 )
-def test_what_others_use_is_what_is_left_of_the_busy_time(busy, own, seconds, expected):
-    before = CpuSample(5.0, 100.0, 7.0, 2)
-    after = CpuSample(5.0 + seconds, 100.0 + busy, 7.0 + own, 2)
-    assert others(before, after) == pytest.approx(expected)
+def test_other_processes_use_the_busy_time_left(busy, own, seconds, expected):
+    before = cpu_threads.CpuSample(5.0, 100.0, 7.0, 2)
+    after = cpu_threads.CpuSample(5.0 + seconds, 100.0 + busy, 7.0 + own, 2)
+    assert cpu_threads.others(before, after) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("most", "busy", "processors", "threads"),
     [
-        (2, 0.0, 2, 2),
-        (2, 0.4, 2, 2),
-        (2, 0.7, 2, 1),
-        (2, 2.0, 2, 1),
-        (16, 1.0, 16, 15),
+        *((2, 0.0, 2, 2), (2, 0.4, 2, 2), (2, 0.7, 2, 1), (2, 2.0, 2, 1), (16, 1.0, 16, 15)),
         # Fewer threads than processors: those that are left over are others' to use.
-        (4, 6.0, 16, 4),
-        (5, 10.0, 16, 5),
-        (4, 14.0, 16, 2),
+        *((4, 6.0, 16, 4), (5, 10.0, 16, 5), (4, 14.0, 16, 2)),
     ],
 )
-def test_every_thread_has_a_processor_of_its_own_and_one_is_left(most, busy, processors, threads):
-    assert threads_beside(most, busy, processors) == threads
+def test_each_thread_has_its_own_processor_and_one_remains(most, busy, processors, threads):
+    assert cpu_threads.threads_beside(most, busy, processors) == threads
 
 
 @pytest.fixture
@@ -78,8 +63,8 @@ def write(stat: Path, busy: float, processors: int = 2) -> None:
     stat.write_text("\n".join(["cpu 1 2 3 4 5 6 7 8 9 10", *ours, another]))
 
 
-def test_threads_go_down_beside_a_neighbour_and_up_when_it_leaves(stat, clock):
-    threads = CpuThreads(2)
+def test_threads_make_room_for_a_neighbour_and_return(stat, clock):
+    threads = cpu_threads.CpuThreads(2)
     seen = []
     for at, busy, own in [(0, 0, 0), (0.05, 9, 0), (1, 2, 1.0), (2, 4, 2.0), (3, 5, 3.0)]:
         write(stat, busy)
@@ -93,7 +78,7 @@ def test_threads_go_down_beside_a_neighbour_and_up_when_it_leaves(stat, clock):
 def test_threads_fewer_than_processors_stay_while_as_many_are_left(stat, clock, monkeypatch):
     monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _: set(range(8)))
     clock["threads"] = 3
-    threads = CpuThreads(3)
+    threads = cpu_threads.CpuThreads(3)
     seen = []
     # Others keep 4 of 8 processors busy, then 6, then 4.
     for at, busy in [(0, 0), (1, 4), (2, 10), (3, 14)]:
@@ -105,7 +90,7 @@ def test_threads_fewer_than_processors_stay_while_as_many_are_left(stat, clock, 
 
 
 def test_all_threads_are_back_when_nothing_is_left_to_do(stat, clock):
-    threads = CpuThreads(2)
+    threads = cpu_threads.CpuThreads(2)
     clock["threads"] = 1
     threads.restore()
     assert clock["threads"] == 2
@@ -115,7 +100,7 @@ def test_all_threads_are_back_when_nothing_is_left_to_do(stat, clock):
 
 
 def test_an_old_count_says_nothing(stat, clock):
-    threads = CpuThreads(2)
+    threads = cpu_threads.CpuThreads(2)
     for at, busy in [(0, 0), (100, 150)]:
         write(stat, busy)
         clock["time"] = float(at)
@@ -124,10 +109,10 @@ def test_an_old_count_says_nothing(stat, clock):
 
 
 @pytest.mark.parametrize("counted", ["nothing", "another's processors"])
-def test_where_the_kernel_does_not_count_ours_threads_stay(stat, clock, counted):
+def test_threads_stay_if_the_kernel_counts_nothing(stat, clock, counted):
     if counted != "nothing":
         stat.write_text("cpu 1 2 3 4 5 6 7 8 9 10\ncpu0 9 0 0 9 9 0 0 0 0 0\n")
-    threads = CpuThreads(2)
+    threads = cpu_threads.CpuThreads(2)
     for at in (0.0, 1.0, 2.0):
         clock["time"] = at
         threads.adjust()
@@ -141,22 +126,22 @@ def compute(seconds: float) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux counts so")
-def test_what_another_thread_computes_is_not_our_own():
+def test_work_of_other_threads_is_counted_separately():
     with ThreadPoolExecutor(1) as other:
         other.submit(compute, 0.0).result()
-        before = seconds_of_other_threads()
+        before = cpu_threads.seconds_of_other_threads()
         compute(0.2)
-        ours = seconds_of_other_threads() - before
+        ours = cpu_threads.seconds_of_other_threads() - before
         other.submit(compute, 0.3).result()
         assert ours < 0.1
-        assert seconds_of_other_threads() - before >= 0.25
+        assert cpu_threads.seconds_of_other_threads() - before >= 0.25
 
 
-def test_what_a_thread_prepared_while_nothing_was_decoded_takes_no_thread_away(clock, monkeypatch):
-    """Beside one that goes on there is one thread less, as soon as something is decoded."""
-    busy = lambda self, now: CpuSample(now, now, 0.0, 2, now)  # noqa: E731
-    monkeypatch.setattr(CpuThreads, "_sample", busy)
-    threads, found = CpuThreads(2), []
+def test_preparation_while_idle_removes_no_thread(clock, monkeypatch):
+    """A preparation thread that goes on takes one thread once something is decoded."""
+    busy = lambda self, now: cpu_threads.CpuSample(now, now, 0.0, 2, now)  # noqa: E731
+    monkeypatch.setattr(cpu_threads.CpuThreads, "_sample", busy)
+    threads, found = cpu_threads.CpuThreads(2), []
     threads.restore()
     threads.watch()
     for at in (1.0, 2.0):
@@ -170,7 +155,7 @@ def after_idling(stat, clock, computes) -> int:
     """The threads with which a request begins after four idle seconds, in which a neighbour
     `computes` at the times for which that is true.
     """
-    threads, busy, ready = CpuThreads(2), 0.0, 0.0
+    threads, busy, ready = cpu_threads.CpuThreads(2), 0.0, 0.0
     clock["time"] = 0.0
     write(stat, busy)
     threads.adjust()
@@ -186,17 +171,17 @@ def after_idling(stat, clock, computes) -> int:
 
 
 @pytest.mark.parametrize("rested", [0.7, 3.0])
-def test_a_neighbour_that_rests_takes_no_thread_from_the_next_request(stat, clock, rested):
+def test_resting_neighbour_takes_no_thread(stat, clock, rested):
     assert after_idling(stat, clock, lambda at: at < 4 - rested) == 2
 
 
 @pytest.mark.parametrize("begun", [0.0, 1.0, 3.4])
-def test_beside_a_neighbour_that_computes_a_request_begins_with_fewer(stat, clock, begun):
+def test_computing_neighbour_takes_a_thread_from_the_start(stat, clock, begun):
     assert after_idling(stat, clock, lambda at: at > begun) == 1
 
 
-def test_a_request_that_follows_at_once_keeps_the_threads_of_the_last(stat, clock):
-    threads = CpuThreads(2)
+def test_next_request_keeps_the_number_of_threads(stat, clock):
+    threads = cpu_threads.CpuThreads(2)
     for at, busy in [(0.0, 0), (1.0, 1), (1.05, 1)]:
         write(stat, busy)
         clock["time"] = at
@@ -206,8 +191,8 @@ def test_a_request_that_follows_at_once_keeps_the_threads_of_the_last(stat, cloc
         assert clock["threads"] == 2
 
 
-def test_where_nothing_can_be_counted_nothing_is_watched(stat, clock):
-    assert CpuThreads(2).watch() is None
+def test_watching_needs_counts_and_two_threads(stat, clock):
+    assert cpu_threads.CpuThreads(2).watch() is None
     write(stat, 0.0)
-    assert CpuThreads(1).watch() is None
-    assert CpuThreads(2).watch() == cpu_threads.IDLE_INTERVAL
+    assert cpu_threads.CpuThreads(1).watch() is None
+    assert cpu_threads.CpuThreads(2).watch() == cpu_threads.IDLE_INTERVAL

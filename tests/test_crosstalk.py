@@ -1,7 +1,5 @@
 """Crosstalk goes, and nothing else: on noise in the rhythm of speech, of which all is known."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -10,7 +8,7 @@ from scipy.signal import fftconvolve, istft, stft
 
 from whosaid.audio.crosstalk import without_crosstalk
 from whosaid.audio.decode import Audio
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 
 RATE = 16_000
 SECONDS = 20
@@ -86,7 +84,7 @@ def drifting(samples: np.ndarray) -> np.ndarray:
     ("line", "decibels", "delay"),
     [(coded, -6, 0.12), (drifting, -6, 0.4), (coded, -20, 0.4), (drifting, -12, 0.12)],
 )
-def test_loud_late_echoes_go_whatever_the_line_does_to_them(line, decibels, delay):
+def test_loud_late_echoes_are_removed_on_any_line(line, decibels, delay):
     """Nearly all of the echo is removed, and nothing of a speaker who talks over it."""
     one, other = talk(1, (0.5, 9), (13, 19)), talk(2, (9.5, 15))
     channels = one, other + line(room(one, decibels, delay))
@@ -115,8 +113,8 @@ def test_a_single_word_is_silenced():
 
 
 @pytest.mark.parametrize("decibels", [0, -40])
-def test_who_talks_at_the_same_time_is_kept(decibels):
-    """Even a soft voice, because the other channel does not contain it."""
+def test_simultaneous_speech_is_kept(decibels):
+    """A soft voice is kept too, because the other channel does not contain it."""
     one = talk(1, (0.5, 19))
     other = 10 ** (decibels / 20) * talk(2, (0.5, 19))
     (first, second), warnings = silenced(one, other)
@@ -134,7 +132,7 @@ def test_speech_over_crosstalk_is_kept():
     assert power(second, 1.5, 7) < 0.02 * power(channels[1], 1.5, 7)
 
 
-def test_who_speaks_stays_when_all_others_hear_it():
+def test_speaker_stays_and_copies_in_others_are_silenced():
     one = talk(1, (0.5, 19))
     channels = [one, *(room(one, decibels, 0.02) for decibels in (-8, -16, -24))]
     (first, *others), warnings = silenced(*channels)
@@ -154,7 +152,7 @@ def test_a_copy_is_left_out_and_silence_is_none():
 
 
 @pytest.mark.parametrize("loud", [0, 1])
-def test_of_two_copies_the_louder_one_stays(loud):
+def test_louder_of_two_copies_stays(loud):
     speech = talk(1, (0.5, 3.0))
     channels = [speech * np.float32(0.01), speech * np.float32(0.01)]
     channels[loud] = speech.copy()

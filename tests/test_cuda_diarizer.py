@@ -1,14 +1,12 @@
 """Nemotron-3-Diarization in float16 on an emulated device: nothing is computed in another place."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers
-from cuda_emulator import emulated_cuda, module_on_cuda
-from test_nemotron_diarizer import CHUNK_SAMPLES, in_chunks, processor, small_config
 
-from whosaid.diarization.nemotron import MelFeatures, NemotronDiarizer
+from tests.helpers.cuda_emulator import emulated_cuda, module_on_cuda
+from tests.test_nemotron_diarizer import CHUNK_SAMPLES, processor, small_config
+from whosaid.diarization.nemotron import MelFeatures, NemotronDiarizer, NemotronStream
 from whosaid.runtime.versions import nemotron_speaker_cache
 
 
@@ -24,7 +22,9 @@ def diarizer(monkeypatch):
 
 @pytest.mark.parametrize("size", [1_280, CHUNK_SAMPLES + 1, 12 * 16_000])
 def test_chunks_are_computed_on_the_device_in_half_precision(diarizer, size):
-    parts = list(in_chunks(diarizer, torch.zeros(size)))
+    stream = NemotronStream(diarizer, diarizer._whole)
+    stream._audio = torch.zeros(size)
+    parts = list(stream._probabilities(last=True))
     assert {(each.device.type, each.dtype) for each in parts} == {("cuda", torch.float16)}
     lengths = [each.shape[0] for each in parts]
     assert sum(lengths) == size // 160

@@ -1,21 +1,19 @@
 """pyannote's embedding network on an emulated CUDA device: nothing is computed in another place."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from cuda_emulator import emulated_cuda, module_on_cuda
 from pyannote.audio import Audio
 from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from pyannote.audio.models.embedding.wespeaker.resnet import BasicBlock, ResNet
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
-from whosaid.diarization.embeddings import FoldedResNet, WindowEmbeddings
+from tests.helpers.cuda_emulator import emulated_cuda, module_on_cuda
+from whosaid.diarization.embeddings import FoldedEmbedding, FoldedResNet, WindowEmbeddings
 
-BATCH, RATE, SECONDS, FRAMES = 2, 16_000, 2.0, 118
+BATCH, RATE, SECONDS, FRAMES = 4, 16_000, 2.0, 118
 
 
 @pytest.fixture
@@ -37,9 +35,7 @@ def pipeline_of(model):
     )
 
 
-@pytest.mark.parametrize("range_", [1.0, 1e6], ids=["float16", "beyond float16"])
-def test_windows_are_embedded_a_batch_at_a_time_on_the_device(device, monkeypatch, range_):
-    """In float16, unless the network's values exceed it."""
+def network_on_cuda(range_=1.0):
     torch.manual_seed(0)
     model = WeSpeakerResNet34()
     model.resnet = ResNet(
@@ -49,7 +45,22 @@ def test_windows_are_embedded_a_batch_at_a_time_on_the_device(device, monkeypatc
     with torch.no_grad():
         model.resnet.bn1.weight.mul_(range_)
     module_on_cuda(model)
-    sizes = []
+    return model
+
+
+def embed(ours, windows=2 * BATCH - 1):
+    activity = SlidingWindowFeature(
+        np.ones((windows, FRAMES, 3), np.float32), SlidingWindow(duration=SECONDS, step=1.0)
+    )
+    samples = torch.zeros(1, round((windows + SECONDS) * RATE))
+    found = ours({"waveform": samples, "sample_rate": RATE}, activity, exclude_overlap=True)
+    assert found.shape == (windows, 3, 256)
+
+
+@pytest.mark.parametrize("range_", [1.0, 1e6], ids=["float16", "beyond float16"])
+def test_windows_are_embedded_in_batches_on_the_device(device, monkeypatch, range_):
+    """The network runs in float16 unless its values exceed it; batches are padded."""
+    model, sizes = network_on_cuda(range_), []
 
     def watched(forward):
         def watch(*args):
@@ -63,12 +74,21 @@ def test_windows_are_embedded_a_batch_at_a_time_on_the_device(device, monkeypatc
     model.resnet.forward_frames = watched(model.resnet.forward_frames)
     ours = WindowEmbeddings(pipeline_of(model))
     del sizes[:]
-    windows = 2 * BATCH + 1
-    activity = SlidingWindowFeature(
-        np.ones((windows, FRAMES, 3), np.float32), SlidingWindow(duration=SECONDS, step=1.0)
-    )
-    samples = torch.zeros(1, round((windows + SECONDS) * RATE))
-    found = ours({"waveform": samples, "sample_rate": RATE}, activity, exclude_overlap=True)
-    assert found.shape == (windows, 3, 256)
-    dtype = torch.float16 if range_ == 1 else torch.float32
-    assert sizes == [(each, 198, 80, "cuda", dtype) for each in (BATCH, BATCH, 1)]
+    embed(ours)
+    half, single = torch.float16, torch.float32
+    later = half if range_ == 1 else single
+    dtypes = [half, single, later, later]  # the first batch in both
+    assert sizes == [(BATCH, 198, 80, "cuda", each) for each in dtypes]
+
+
+def test_speech_that_float16_embeds_otherwise_is_embedded_in_float32(device, monkeypatch, caplog):
+    ours, calls = WindowEmbeddings(pipeline_of(network_on_cuda())), []
+
+    def wrong(self, waveforms, masks):
+        calls.append(len(waveforms))
+        return torch.randn(*masks.shape[:2], 256).to(masks.device)
+
+    monkeypatch.setattr(FoldedEmbedding, "__call__", wrong)
+    embed(ours)
+    assert calls == [BATCH]
+    assert "speakers are embedded in float32" in caplog.text

@@ -3,38 +3,27 @@
 A part runs with all tests; the rest, marked reliability, by `scripts/test --all`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
 
-import oracle
 import pytest
 import torch
-from cuda_emulator import CUDA, Fault, emulated_cuda, on_cuda
-from graph_faults import FAULTS, REFUSED
-from oracle import (
-    TINY,
-    decode,
-    decode_counted,
-    interleaved,
-    models_of,
-    random_heads,
-    tokens_of,
-    windows_of,
-    with_assistant,
-)
 
+from tests.helpers import oracle
+from tests.helpers.cuda_emulator import CUDA, Fault, emulated_cuda, on_cuda
+from tests.helpers.graph_faults import FAULTS, REFUSED
 from tests.support.tiny_whispers import Published
+from tests.test_rescoring import Proposing
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
 from whosaid.asr.engine import cuda_graphs
 from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.request import DecodeOptions
-from whosaid.asr.engine.results import ResultReader
-from whosaid.asr.engine.state import DecodeState, StepShape
+from whosaid.asr.engine.result_reader import ResultReader
+from whosaid.asr.engine.rows import StepShape
+from whosaid.asr.engine.state import DecodeState
 from whosaid.errors import ModelError
 
 REJECTING = Fallback(logprob_threshold=0.0, no_speech_threshold=1.0)
@@ -55,7 +44,7 @@ def graphs(monkeypatch):
 
 @pytest.fixture
 def full_graphs(monkeypatch):
-    """The same, with graphs of five rows alone, however few of them run."""
+    """Emulated CUDA with graphs of five rows alone, however few of them run."""
     with emulated_cuda(monkeypatch, rows=(5,)) as device:
         yield device
 
@@ -69,12 +58,12 @@ def few_graphs(monkeypatch):
 
 @functools.cache
 def drafting_models(ending=142):
-    return with_assistant(models_of(TINY, ending), 0.1)
+    return oracle.with_assistant(oracle.models_of(oracle.TINY, ending), 0.1)
 
 
 def check(found, expected):
     """Texts, log-probabilities and attention are those expected."""
-    assert tokens_of(found) == tokens_of(expected)
+    assert oracle.tokens_of(found) == oracle.tokens_of(expected)
     for key, each in expected.items():
         assert found[key].log_probs == pytest.approx(each.log_probs, rel=1e-9, abs=1e-9)
         assert (found[key].attention is None) == (each.attention is None)
@@ -89,9 +78,9 @@ def drafts_of(stats):
 def check_kind(graphs, engine, options, windows):
     """Eager steps in the same shapes, then graphs. Returns the answers."""
     with engine.runner.paused():
-        expected, drafts = decode_counted(engine, windows, options)
+        expected, drafts = oracle.decode_counted(engine, windows, options)
     replays = graphs.replays
-    found, counted = decode_counted(engine, windows, options)
+    found, counted = oracle.decode_counted(engine, windows, options)
     check(found, expected)
     assert options.drafts is None or drafts_of(counted) == drafts_of(drafts)
     assert graphs.replays > replays
@@ -113,23 +102,22 @@ def guessed(windows, said):
 
 
 def test_texts_are_those_of_eager_steps_and_of_transformers(full_graphs):
-    """With drafts, guesses and retries by beams, and sessions of all kinds beside each other: rows
-    enter beside others and leave, are sampled, and follow timestamps or do not.
-    """
-    models, windows = drafting_models(), windows_of()
+    """Drafts, guesses, retries by beams and sessions of all kinds run beside each other: rows enter
+    beside others and leave, are sampled, and follow timestamps or do not."""
+    models, windows = drafting_models(), oracle.windows_of()
     engine, said = DecodeEngine(on_cuda(models)), oracle.truth(ending=142)
     asked = guessed(windows, said)
-    assert tokens_of(check_kind(full_graphs, engine, DRAFTED, asked)) == said
+    assert oracle.tokens_of(check_kind(full_graphs, engine, DRAFTED, asked)) == said
     retried = dataclasses.replace(DRAFTED, fallback=REJECTING, timestamps=False)
     kinds = [
         (dataclasses.replace(DRAFTED, batch_size=2), windows[:3]),
-        (DecodeOptions(False, batch_size=3, temperature=0.4), windows_of(False)[:3]),
+        (DecodeOptions(False, batch_size=3, temperature=0.4), oracle.windows_of(False)[:3]),
         (DecodeOptions(num_beams=3, batch_size=2), windows[4:6]),
-        (retried, windows_of(False)[:4]),
+        (retried, oracle.windows_of(False)[:4]),
     ]
     with engine.runner.paused():
-        alone = [decode(engine, windows, options) for options, windows in kinds]
-    for found, expected in zip(interleaved(engine, kinds), alone, strict=True):
+        alone = [oracle.decode(engine, windows, options) for options, windows in kinds]
+    for found, expected in zip(oracle.interleaved(engine, kinds), alone, strict=True):
         check(found, expected)
     assert engine.runner.enabled
 
@@ -145,11 +133,15 @@ def test_texts_are_those_of_eager_steps_and_of_transformers(full_graphs):
         dataclasses.replace(DRAFTED, drafts=0),
         dataclasses.replace(DRAFTED, drafts=2),
         dataclasses.replace(DRAFTED, drafts=None),
+        dataclasses.replace(DRAFTED, fallback=REJECTING, proposer=Proposing()),
     ],
-    ids=["no timestamps", "to beams", "temperature", "drafted, to beams", "0", "2", "measured"],
+    ids=[
+        *("no timestamps", "to beams", "temperature", "drafted, to beams", "0", "2", "measured"),
+        "hot words",
+    ],
 )
 def test_every_kind_of_step(graphs, options):
-    windows = windows_of(options.timestamps)
+    windows = oracle.windows_of(options.timestamps)
     check_kind(graphs, DecodeEngine(on_cuda(drafting_models())), options, windows)
 
 
@@ -158,8 +150,8 @@ def test_every_kind_of_step(graphs, options):
     [(BLOCK, 4), rarely(HEADS_ONLY, None), rarely(BLOCK, 0), rarely(LINEAR, None)],
 )
 def test_medusa(full_graphs, kind, drafts):
-    models = random_heads(models_of(TINY, 142), 5, kind, scale=0.02)
-    windows = windows_of()
+    models = oracle.random_heads(oracle.models_of(oracle.TINY, 142), 5, kind, scale=0.02)
+    windows = oracle.windows_of()
     if kind == BLOCK:
         windows = guessed(windows, oracle.truth(ending=142))
     options = dataclasses.replace(DRAFTED, drafts=drafts)
@@ -168,11 +160,11 @@ def test_medusa(full_graphs, kind, drafts):
 
 @pytest.mark.parametrize(("num_beams", "timestamps"), [(5, True), rarely(2, False)])
 def test_beams_copied_as_on_cuda_find_what_the_cpu_finds(few_graphs, num_beams, timestamps):
-    """All places are copied there, on a CPU what differs."""
-    models, windows = models_of(TINY, 142), windows_of(timestamps, 4)
+    """CUDA copies all places, a CPU those that differ."""
+    models, windows = oracle.models_of(oracle.TINY, 142), oracle.windows_of(timestamps, 4)
     options = dataclasses.replace(PLAIN, num_beams=num_beams, timestamps=timestamps)
     found = check_kind(few_graphs, DecodeEngine(on_cuda(models)), options, windows)
-    check(found, decode(DecodeEngine(models), windows, options))
+    check(found, oracle.decode(DecodeEngine(models), windows, options))
 
 
 @pytest.mark.reliability
@@ -181,7 +173,7 @@ def test_long_texts(graphs, drafts):
     """All cache lengths: no step attends to too few positions."""
     options = DecodeOptions(True, True, 3, drafts=drafts)
     engine = DecodeEngine(on_cuda(drafting_models(None)))
-    check_kind(graphs, engine, options, windows_of(count=3, max_tokens=None))
+    check_kind(graphs, engine, options, oracle.windows_of(count=3, max_tokens=None))
 
 
 # Work in which each fault shows; plain steps where none is named.
@@ -202,9 +194,9 @@ AT_EACH_PUSH = {
 def decoded_eagerly(options, endless):
     """Models, windows, and what eager steps make of them."""
     ending = None if endless else 142
-    models = drafting_models(ending) if options.assisted else models_of(TINY, ending)
-    asked = windows_of(options.timestamps, 5, 90 if endless else 24)
-    return models, asked, *decode_counted(DecodeEngine(models), asked, options)
+    models = drafting_models(ending) if options.assisted else oracle.models_of(oracle.TINY, ending)
+    asked = oracle.windows_of(options.timestamps, 5, 90 if endless else 24)
+    return models, asked, *oracle.decode_counted(DecodeEngine(models), asked, options)
 
 
 @pytest.mark.parametrize(
@@ -227,21 +219,21 @@ def decode_with_graphs(models, asked, options, expected, drafts):
     """
     engine = DecodeEngine(on_cuda(models))
     for rows in range(1, 4):
-        decode(engine, asked[:rows], DecodeOptions(num_beams=5, batch_size=rows))
+        oracle.decode(engine, asked[:rows], DecodeOptions(num_beams=5, batch_size=rows))
         engine.batch(5 if rows == 1 else 1).clear()
-        found, counted = decode_counted(engine, asked, options)
+        found, counted = oracle.decode_counted(engine, asked, options)
         check(found, expected)
         assert drafts_of(counted) == drafts_of(drafts), "drafts are counted wrongly"
-        check(decode(engine, asked[:3], options), {key: expected[key] for key in range(3)})
+        check(oracle.decode(engine, asked[:3], options), {key: expected[key] for key in range(3)})
 
 
 # ---- In half precision, over a large vocabulary
 
 HALF = Published(text_entries=12_000, languages=100, seconds=1, encoder_layers=1, decoder_layers=1)
 VOCABULARY, TIMES = 13_609, 1_501
-# Logits in half precision and one copy in float32, over which the probabilities are summed; the
-# rest, masks and hidden states of the small model, is far smaller.
-STEP_BYTES = (2 + 4) * VOCABULARY + 4096
+# Logits in half precision and two copies in float32, the softmax and what it reads (CUDA's reads
+# half precision); the rest, masks and hidden states of the small model, is far smaller.
+STEP_BYTES = (2 + 4 + 4) * VOCABULARY + 4096
 # A sampled row's one position beside them: softmax and its running sum in float64, and a mask.
 SAMPLING_BYTES = (8 + 8 + 1) * VOCABULARY
 # A beam's likeliest blocks of ids, with their numbers, and a few copies of the timestamps.
@@ -250,19 +242,19 @@ BEAM_BYTES = 10 * 256 * (4 + 8) + 16 * TIMES
 
 @pytest.fixture
 def fewest_graphs(few_graphs, monkeypatch):
-    """The same, with graphs of five rows alone."""
+    """Graphs of one prompt's length and five rows alone, and none for guesses."""
     monkeypatch.setattr(cuda_graphs, "PASS_SIZES", (1,))
-    monkeypatch.setitem(cuda_graphs.SIZES, "rows", (5,))
+    monkeypatch.setattr(CudaGraphRunner, "sizes", CudaGraphRunner.sizes._replace(rows=(5,)))
     return few_graphs
 
 
 def half_engine(**helpers):
     """An engine in half precision."""
-    models = models_of(HALF, None, torch.float16)
+    models = oracle.models_of(HALF, None, torch.float16)
     if "assistant" in helpers:
-        models = with_assistant(models, 0.1, own_encoder=helpers["assistant"] == "own")
+        models = oracle.with_assistant(models, 0.1, own_encoder=helpers["assistant"] == "own")
     if "heads" in helpers:
-        models = random_heads(models, 5, helpers["heads"])
+        models = oracle.random_heads(models, 5, helpers["heads"])
     assert models.special_tokens.size == VOCABULARY
     return DecodeEngine(on_cuda(models))
 
@@ -334,15 +326,15 @@ def test_sizes_of_a_step_are_seen(fewest_graphs, monkeypatch):
 
 
 def test_decoding_has_a_stream_ahead_of_others(fewest_graphs):
-    """All that the engine computes, load included, goes there; a sampled step is no graph."""
+    """All work of the engine uses such streams, load included; a sampled step is no graph."""
     models = on_cuda(drafting_models())
-    windows = windows_of(False, 1)
+    windows = oracle.windows_of(False, 1)
     fewest_graphs.used_streams.clear()
     engine = DecodeEngine(models)
-    decode(engine, windows, DecodeOptions(timestamps=False, temperature=0.5))
+    oracle.decode(engine, windows, DecodeOptions(timestamps=False, temperature=0.5))
     engine.detect_language(windows[0].samples)
     used = fewest_graphs.used_streams - {None}  # on which weights are packed
-    assert len(used) == 2  # steps, and the reading of results
+    assert len(used) == 3  # steps, encoders, and the reading of results
     assert all(each.priority < 0 for each in used)
 
 
@@ -351,8 +343,8 @@ def test_a_step_runs_while_results_are_read(fewest_graphs, monkeypatch, late):
     """The step changes nothing that is read: results are the same whether it runs before them, as
     emulated passes do, or `late`, after them.
     """
-    models, windows = drafting_models(), windows_of()
-    expected = decode(DecodeEngine(models), windows, DRAFTED)
+    models, windows = drafting_models(), oracle.windows_of()
+    expected = oracle.decode(DecodeEngine(models), windows, DRAFTED)
     engine = DecodeEngine(on_cuda(models))
     waiting, running = [], []
     batch, read = engine.batch(1), ResultReader.read
@@ -386,15 +378,15 @@ def test_a_step_runs_while_results_are_read(fewest_graphs, monkeypatch, late):
         ):
             monkeypatch.setattr(owner, name, in_time(getattr(owner, name)))
     monkeypatch.setattr(ResultReader, "read", watched_read)
-    check(decode(engine, windows, DRAFTED), expected)
+    check(oracle.decode(engine, windows, DRAFTED), expected)
     assert running == [1] * len(windows)
 
 
 def test_admitting_windows_copies_little(fewest_graphs):
-    engine = DecodeEngine(on_cuda(models_of(TINY, 142)))
+    engine = DecodeEngine(on_cuda(oracle.models_of(oracle.TINY, 142)))
     with engine.session(PLAIN) as session:
-        session.add(windows_of(count=4))
+        session.add(oracle.windows_of(count=4))
         fewest_graphs.uploads = 0
         engine.step()
         assert engine.scheduler.running == 4
-    assert fewest_graphs.uploads == 1  # their samples, in one tensor
+    assert fewest_graphs.uploads == 0  # that the host waits for

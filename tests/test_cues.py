@@ -1,7 +1,5 @@
 """Subtitles within limits that somebody asks for, beside those of openai/whisper."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import groupby
 
@@ -10,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import InferenceConfig
-from whosaid.answer.subtitles import FORMATS, Rendering
+from whosaid.answer.formats import FORMATS
+from whosaid.answer.rendering import Rendering
 from whosaid.transcript import Chunk, SpeakerSegment, Word
 
 SPEAKERS = st.sampled_from([None, "SPEAKER_00", "Ada"])
@@ -50,7 +49,7 @@ def text_of(words: list[Word]) -> str:
 
 
 def rendering_of(found: Segments, layout: InferenceConfig, spare: float = 10.0) -> Rendering:
-    """As answers have it: a chunk for each segment, and what a speaker says joined."""
+    """Return an answer's rendering: a chunk a segment, and a speaker's consecutive words joined."""
     words = [word for segment in found for word in segment]
     chunks = [
         Chunk(text_of(each), each[0].start, each[-1].end, words=tuple(each)) for each in found
@@ -76,7 +75,7 @@ def shown(srt: str) -> list[tuple[str, str, str]]:
 
 
 def by_whisper(found: Segments, layout: InferenceConfig) -> list[tuple[str, str, str]]:
-    """The same by openai/whisper."""
+    """Return the entries that openai/whisper writes."""
     writer = pytest.importorskip("whisper.utils").WriteSRT("")
     told = [
         {
@@ -85,15 +84,9 @@ def by_whisper(found: Segments, layout: InferenceConfig) -> list[tuple[str, str,
         }
         for words in found
     ]
-    return list(
-        writer.iterate_result(
-            {"segments": told},
-            max_line_width=layout.max_line_width,
-            max_line_count=layout.max_line_count,
-            max_words_per_line=layout.max_words_per_line,
-            highlight_words=layout.highlight_words,
-        )
-    )
+    names = ("max_line_width", "max_line_count", "max_words_per_line", "highlight_words")
+    options = {name: getattr(layout, name) for name in names}
+    return list(writer.iterate_result({"segments": told}, **options))
 
 
 def runs(found: Segments) -> list[Segments]:
@@ -115,7 +108,7 @@ def test_cues_are_those_of_openai_whisper(found, layout):
 
 @settings(max_examples=40)
 @given(segments(), LAYOUTS)
-def test_of_several_speakers_each_has_the_cues_of_openai_whisper(found, layout):
+def test_each_speaker_gets_the_cues_of_openai_whisper(found, layout):
     layout = layout.model_copy(update={"subtitle_speakers": False})
     expected = [entry for run in runs(found) for entry in by_whisper(run, layout)]
     assert shown(FORMATS["srt"](rendering_of(found, layout))) == expected
@@ -128,7 +121,7 @@ def underlined(text: str) -> str:
 
 @settings(max_examples=40)
 @given(segments(), LAYOUTS)
-def test_lines_with_names_are_no_wider_but_for_a_longer_word(found, layout):
+def test_named_lines_are_wider_only_for_a_longer_word(found, layout):
     layout = layout.model_copy(update={"subtitle_speakers": True, "highlight_words": False})
     for cue in rendering_of(found, layout).cues(named=True):
         assert cue.lines[0].startswith(f"{cue.speaker}: " if cue.speaker else "")
@@ -185,7 +178,7 @@ def test_words_are_underlined_inside_voices_and_escapes():
     assert shown(srt)[0][2] == "<u>a\u2039b</u> &"
 
 
-def test_a_block_without_word_times_is_laid_out_by_its_words():
+def test_block_without_word_times_is_laid_out_by_words():
     chunks = [Chunk(" one two three four", 0.0, 4.0), Chunk(" five", 5.0, 6.0)]
     srt = FORMATS["srt"](Rendering(7.0, chunks, (), (), InferenceConfig(max_words_per_line=3)))
     assert [text for _, _, text in shown(srt)] == ["one two three", "four", "five"]
@@ -201,7 +194,7 @@ def apart(rendering: Rendering, **told: int | str) -> Rendering:
 
 @settings(max_examples=40)
 @given(segments(st.just("Ada")), segments(st.just("Bo")), LAYOUTS, st.booleans())
-def test_what_is_shown_at_once_is_in_order_of_time(one, other, layout, on_channels):
+def test_simultaneous_cues_are_ordered_by_time(one, other, layout, on_channels):
     """Words underlined or not, each channel or voice shows what it would alone."""
     spoken = [rendering_of(found, layout) for found in (one, other)]
     duration = max(each.duration for each in spoken)

@@ -1,11 +1,9 @@
 """Allocates a decode state's rows, and moves rows."""
 
-from __future__ import annotations
-
-import oracle
 import pytest
 import torch
 
+from tests.helpers import oracle
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY
 from whosaid.asr.engine.drafters import MAX_DRAFTS, MedusaDrafter, draft_model
 from whosaid.asr.engine.state import ALIGNMENT, DecodeState
@@ -28,7 +26,7 @@ def state_of(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_holds_the_longest_text_and_its_drafts_in_so_many_bytes(kind):
+def test_row_holds_the_longest_text_in_predicted_bytes(kind):
     state, per_row = state_of(kind)
     max_len = state.cache.max_len
     assert max_len >= state.decoder.max_positions + MAX_DRAFTS + 1

@@ -1,19 +1,15 @@
-"""The engine on the demo's trained models against transformers' greedy decoding, token for token,
-in float32.
-"""
-
-from __future__ import annotations
+"""The demo's trained models against transformers' greedy decoding, token for token."""
 
 import itertools
 from dataclasses import replace
 
 import numpy as np
-import oracle
 import pytest
 import torch
-from nightly import some
 
 from config import DEMO_MODELS
+from tests.helpers import oracle
+from tests.helpers.nightly import some
 from tests.support.transformers_models import in_transformers
 from whosaid.asr.checkpoint.assistants import with_assistant
 from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
@@ -65,10 +61,7 @@ def expected(models, windows, timestamps) -> dict[object, tuple[int, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("batch_size", "assisted", "drafts"),
-    [(3, False, None), (4, True, 10)],
-)
+@pytest.mark.parametrize(("batch_size", "assisted", "drafts"), [(3, False, None), (4, True, 10)])
 def test_tokens_are_those_of_transformers(
     engine, windows, expected, timestamps, batch_size, assisted, drafts
 ):
@@ -78,14 +71,3 @@ def test_tokens_are_those_of_transformers(
     answers = oracle.decode(engine, windows, options)
     assert {key: answer.tokens for key, answer in answers.items()} == expected
     assert sum(map(len, expected.values())) > 80
-
-
-def test_live_windows_beside_a_file_have_the_texts_of_a_files(
-    engine, windows, expected, timestamps
-):
-    plain = DecodeOptions(timestamps=timestamps)
-    asked = [(each, windows[:2]) for each in (plain, replace(plain, live=True))]
-    for answers in oracle.interleaved(engine, asked):
-        assert {key: answer.tokens for key, answer in answers.items()} == {
-            key: expected[key] for key in range(2)
-        }

@@ -174,7 +174,7 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 class TestCreate:
-    def test_it_is_created_waited_for_and_asked(self, platform, capsys):
+    def test_endpoint_is_created_awaited_and_asked(self, platform, capsys):
         assert deploy.main(NAMED) == 0
         out, err = capsys.readouterr()
         assert out == "text: good morning\nSPEAKER_00   0.62 s  good morning\n"
@@ -184,14 +184,9 @@ class TestCreate:
             f"asking {platform.url}/served",
         ]
         created, asked = platform.made("POST")
-        assert created["model"] == {
-            "repository": "me/handler",
-            "revision": None,
-            "framework": "pytorch",
-            "task": "custom",
-            "image": {"huggingface": {}},
-            "env": {"ASR_MODEL": "openai/whisper-large-v3"},
-        }
+        env, image = {"ASR_MODEL": "openai/whisper-large-v3"}, {"huggingface": {}}
+        model = {"repository": "me/handler", "revision": None, "framework": "pytorch"}
+        assert created["model"] == model | {"task": "custom", "image": image, "env": env}
         assert created["type"] == "authenticated"
         conversation = (REPOSITORY / "demo" / "conversation.ogg").read_bytes()
         assert asked == {"inputs": base64.b64encode(conversation).decode()}
@@ -220,24 +215,42 @@ class TestCreate:
         (body,) = platform.made("POST")
         assert platform.calls[-1][1] == "/endpoint/org"
         assert capsys.readouterr().out == "who-said-what: pending\n"
-        assert body["compute"]["scaling"] == {
-            "minReplica": 0,
-            "maxReplica": 3,
-            "scaleToZeroTimeout": 15,
-        }
+        expected = {"minReplica": 0, "maxReplica": 3, "scaleToZeroTimeout": 15}
+        assert body["compute"]["scaling"] == expected | {"measure": {"pendingRequests": 2}}
         assert body["provider"] == {"vendor": "aws", "region": "eu-west-1"}
         assert body["model"]["revision"] == "v2"
-        assert body["model"]["env"] == {
-            "ASR_MODEL": "openai/whisper-large-v3@main",
-            "ASSISTANT_MODEL": "a/b@v1",
-            "DIARIZATION_MODEL": "models/diarization",
-            "DTYPE": "float16",
-            "MAX_AUDIO_SECONDS": "60",
-        }
+        asr = {"ASR_MODEL": "openai/whisper-large-v3@main", "ASSISTANT_MODEL": "a/b@v1"}
+        given = {"DTYPE": "float16", "MAX_AUDIO_SECONDS": "60"}
+        diarization = {"DIARIZATION_MODEL": "models/diarization"}
+        assert body["model"]["env"] == asr | diarization | given
         secrets = {"HF_TOKEN": READ_TOKEN, "OTHER_KEY": "x", "a_token": "y"}
         assert body["model"]["secrets"] == secrets
 
-    def test_an_image_of_ones_own_answers_to_the_platforms_names(self, platform):
+    @pytest.mark.parametrize(
+        ("options", "measure"),
+        [
+            ("--container custom --image i:1", {"pendingRequests": 16}),
+            ("--container custom --image i:1 --env MAX_ROWS=96", {"pendingRequests": 48}),
+            ("--container hf-serve --image i:1", {"pendingRequests": 2}),
+            ("--scaling-threshold 7", {"pendingRequests": 7}),
+            ("--scaling-metric hardwareUsage --scaling-threshold 60", {"hardwareUsage": 60}),
+        ],
+    )
+    def test_threshold_of_scaling_follows_the_rows(self, platform, options, measure):
+        assert deploy.main([*NAMED, *options.split(), "--no-wait"]) == 0
+        assert platform.made("POST")[0]["compute"]["scaling"]["measure"] == measure
+
+    @pytest.mark.parametrize(
+        ("scaling", "warns"), [("--scale-to-zero 9", True), ("--max-replica 2", True), ("", False)]
+    )
+    def test_jobs_on_replicas_that_come_and_go_are_warned_of(
+        self, platform, capsys, scaling, warns
+    ):
+        options = ["--container", "custom", "--image", "i:1", "--env", "DATA_DIR=/data"]
+        assert deploy.main([*NAMED, *options, *scaling.split(), "--dry-run"]) == 0
+        assert ("DATA_DIR is of one replica" in capsys.readouterr().err) == warns
+
+    def test_custom_image_answers_to_the_platforms_host_names(self, platform):
         """The platform's proxy has checked the token; the host name that it sends is not
         documented."""
         options = ["--container", "custom", "--image", "registry/image:1", "--no-wait"]
@@ -246,7 +259,7 @@ class TestCreate:
         assert deploy.main([*NAMED, *options, "--env", "ALLOWED_HOSTS=a.example"]) == 0
         assert platform.made("PUT")[0]["model"]["env"]["ALLOWED_HOSTS"] == "a.example"
 
-    def test_an_image_of_ones_own_with_a_key(self, platform, monkeypatch):
+    def test_custom_image_with_an_api_key(self, platform, monkeypatch):
         monkeypatch.setenv("ENDPOINT_API_KEY", KEY)
         platform.accepts = {TOKEN, KEY}
         options = ["--container", "custom", "--image", "registry/ours:1", "--type", "public"]
@@ -266,7 +279,7 @@ class TestCreate:
         assert served == {"/served/ready": "", "/served": ""}
         assert platform.tokens["/endpoint/me"] == TOKEN
 
-    def test_another_sees_the_one_that_manages_only_if_it_has_none(self, platform, monkeypatch):
+    def test_endpoint_without_its_own_token_sees_the_managing_one(self, platform, monkeypatch):
         platform.accepts = {TOKEN, READ_TOKEN}
         for own, seen in (("", TOKEN), (READ_TOKEN, READ_TOKEN)):
             monkeypatch.setenv("ENDPOINT_HF_TOKEN", own)
@@ -283,22 +296,23 @@ class TestUpdate:
         platform.calls.clear()
         platform.states = ["updating", "running"]
 
-    def test_one_that_exists_is_brought_to_the_command_line(self, platform, capsys):
+    def test_existing_endpoint_is_updated_to_the_command_line(self, platform, capsys):
         assert deploy.main([*NAMED, "--max-replica", "4", "--env", "DTYPE=float32"]) == 0
         assert "updating me/who-said-what" in capsys.readouterr().err
         (body,) = platform.made("PUT")
         assert body.keys() == {"compute", "model"}
-        assert body["compute"]["scaling"] == {"minReplica": 1, "maxReplica": 4}
+        measure = {"measure": {"pendingRequests": 2}}
+        assert body["compute"]["scaling"] == {"minReplica": 1, "maxReplica": 4, **measure}
         assert body["model"]["image"] == {"huggingface": {}}
         assert body["model"]["env"]["DTYPE"] == "float32"
         assert len(platform.made("POST")) == 1  # the request to the endpoint itself
 
-    def test_one_that_is_paused_starts_again(self, platform):
+    def test_paused_endpoint_is_resumed(self, platform):
         platform.states = ["paused"]
         assert deploy.main(NAMED) == 0
         assert ("POST", "/endpoint/me/who-said-what/resume", {}) in platform.calls
 
-    def test_one_that_sleeps_is_not_waited_for(self, platform, monkeypatch):
+    def test_sleeping_endpoint_is_not_awaited(self, platform, monkeypatch):
         platform.states = ["scaledToZero"]
         described = platform.described
         platform.described = lambda name: (
@@ -308,7 +322,7 @@ class TestUpdate:
         assert deploy.main([*NAMED, "--timeout", "0"]) == 0
         assert "/served/health" not in [path for _, path, _ in platform.calls]
 
-    def test_what_cannot_be_changed_is_refused(self, platform, capsys):
+    def test_unchangeable_options_are_refused(self, platform, capsys):
         for option, value in (("--region", "eu-west-1"), ("--type", "public")):
             line = failure(capsys, option, value)
             assert line.startswith(f"me/who-said-what exists with {option[2:]} ")
@@ -329,17 +343,13 @@ class TestFailures:
             ({"states": ["initializing"]}, ["--timeout", "0"], "Timeout while waiting"),
             ({"accepts": {"hf_another"}}, [], WRONG_TOKEN),
             ({"accepts": {"hf_another"}}, ["--namespace", "org"], WRONG_TOKEN),
-            (
-                {"refusal": (403, {"error": "no"})},
-                [],
-                "127.0.0.1 answered 403: the token is",
-            ),
+            ({"refusal": (403, {"error": "no"})}, [], "127.0.0.1 answered 403: the token is"),
             ({"answer": lambda body: REFUSED}, [], "127.0.0.1 answered 500: "),
             ({"answer": lambda body: {"text": "only"}}, [], ANOTHER),
             ({"answer": lambda body: {"text": "", "speakers": [{"speaker": "A"}]}}, [], ANOTHER),
         ],
     )
-    def test_what_fails_is_one_line(self, platform, capsys, given, options, said):
+    def test_failures_print_one_line(self, platform, capsys, given, options, said):
         vars(platform).update(given)
         assert failure(capsys, *options).startswith(said)
 
@@ -356,7 +366,7 @@ class TestFailures:
 
 
 class TestDryRun:
-    def test_it_prints_what_would_be_sent_without_secrets(self, platform, capsys, monkeypatch):
+    def test_dry_run_prints_the_request_without_secrets(self, platform, capsys, monkeypatch):
         monkeypatch.setenv("ENDPOINT_HF_TOKEN", READ_TOKEN)
         variable = ["--env", f"DbPassword={KEY}"]
         assert deploy.main([*NAMED, *variable, "--dry-run"]) == 0
@@ -380,7 +390,7 @@ class TestChecks:
 
     @pytest.fixture(params=[[], ["--dry-run"]], ids=["deploy", "dry-run"])
     def lines(self, request, platform, capsys):
-        """Fails with these arguments, and creates nothing; what was told."""
+        """Runs a deployment that fails and creates nothing, and returns what it prints."""
 
         def fail(*arguments: str) -> str:
             assert deploy.main([*NAMED, *arguments, *request.param]) == 1
@@ -410,7 +420,7 @@ class TestChecks:
         assert "pyannote/segmentation-3.0 is gated: accept its conditions at https" in told
         assert f"{GATED} is gated" not in told
 
-    def test_a_hub_that_cannot_be_asked_is_told_once_and_ends_nothing(self, capsys, monkeypatch):
+    def test_unreachable_hub_gives_one_note(self, capsys, monkeypatch):
         monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
         monkeypatch.setattr(deploy, "get_token", lambda: None)
         assert deploy.main([*NAMED, "--assistant", "a/b", "--dry-run"]) == 0

@@ -1,23 +1,25 @@
 """The device that is chosen, and the one line where there is none to serve with."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from handler import load_endpoint
+from whosaid.diarization.pyannote import windows_together
 from whosaid.errors import StartError
 from whosaid.runtime import device
-from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
+from whosaid.runtime.device import (
+    choose_device,
+    choose_dtype,
+    prepare_device,
+    warn_if_memory_is_short,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """Sets whether torch can use CUDA, what torch says where it cannot, and whether there is an
-    NVIDIA device.
-    """
+    """Sets whether torch can use CUDA, its error, and whether there is an NVIDIA device."""
 
     def set_usable(
         usable, reason="Found no NVIDIA driver on your system.\nPlease check.", present=False
@@ -100,7 +102,7 @@ def processor(monkeypatch):
 BOTH = ("_is_avx512_bf16_supported", "_is_vnni_supported")
 
 
-@pytest.mark.skipif(not device.HAS_ONEDNN, reason="this build of torch has no oneDNN or no MKL")
+@pytest.mark.skipif(not device.HAS_ONEDNN, reason="oneDNN is missing or slow")
 @pytest.mark.parametrize(
     ("wanted", "device", "flags", "chosen"),
     [
@@ -132,15 +134,35 @@ def test_the_precision(processor, wanted, device, flags, chosen, monkeypatch):
         ("int8", CPU, "AVX512_BF16"),
     ],
 )
-def test_a_precision_that_is_not_there_is_refused_in_one_line(
-    processor, wanted, device, says, monkeypatch
-):
+def test_missing_precision_is_refused_in_one_line(processor, wanted, device, says, monkeypatch):
     processor()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     with pytest.raises(StartError, match=f"START_FAILED: DTYPE={wanted}") as caught:
         choose_dtype(wanted, device)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not device.HAS_ONEDNN, reason="oneDNN is missing or slow")
+@pytest.mark.parametrize("supported", [True, False])
+def test_precision_on_arm_follows_its_processor(processor, monkeypatch, supported):
+    processor()
+    monkeypatch.setattr(device.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(device, "_arm_supports_bfloat16", lambda: supported)
+    assert choose_dtype("auto", CPU) == (torch.bfloat16 if supported else torch.float32)
+
+
+@pytest.mark.skipif(not device.HAS_ONEDNN, reason="oneDNN is missing or slow")
+@pytest.mark.parametrize("seconds", [(1.0, 2.0), (2.0, 1.0)])
+def test_onednn_is_chosen_by_its_speed(monkeypatch, seconds):
+    taken = iter(seconds)
+
+    def repeat(product, number):
+        product()
+        return [next(taken)]
+
+    monkeypatch.setattr(device.timeit, "repeat", repeat)
+    assert device._onednn_is_faster() == (seconds[0] < seconds[1])
 
 
 @pytest.mark.parametrize("lacking", ["no function of it", "no oneDNN"])
@@ -168,13 +190,39 @@ def test_threads_are_lowered_to_the_processors_and_never_raised(threads, before,
 @pytest.mark.parametrize(("kind", "kept"), [("cpu", True), ("cuda", False)])
 def test_cudnn_attention_is_off_on_cuda(threads, kind, kept):
     threads(1, 1)
+    products = torch.backends.cuda.matmul
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(True)
+    products.allow_fp16_reduced_precision_reduction = True
     try:
         prepare_device(torch.device(kind))
         assert torch.backends.cuda.cudnn_sdp_enabled() is kept
+        assert products.allow_fp16_reduced_precision_reduction is kept
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+        products.allow_fp16_reduced_precision_reduction = True
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "line"),
+    [
+        (1.6, None),
+        (1.2, "memory is short: diarization may need 1.5 GB, and the models leave 1.2 GB"),
+    ],
+)
+def test_too_little_memory_for_diarization_is_one_line(monkeypatch, caplog, gigabytes, line):
+    free = int(gigabytes * 1e9)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free - 3, 16 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 5)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 2)
+    warn_if_memory_is_short(torch.device("cuda"))
+    assert [each.getMessage() for each in caplog.records] == ([line] if line else [])
+
+
+@pytest.mark.parametrize(("gigabytes", "windows"), [(15, 16), (22, 32)])
+def test_a_small_gpu_diarizes_fewer_windows_together(monkeypatch, gigabytes, windows):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, gigabytes << 30))
+    assert windows_together(torch.device("cuda")) == windows
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its CUDA device is usable")

@@ -1,7 +1,5 @@
 """Texts of real failures, sorted into what a smaller batch mends and what ends the process."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -20,6 +20,7 @@ from diarization_utils import (
     attribute,
     segment_per_chunk,
     speaker_segments,
+    with_voices,
 )
 from whosaid.transcript import Chunk, SpeakerTurn, Word
 
@@ -30,7 +31,7 @@ few = settings(max_examples=40)
 def chunk_lists(draw, most_words=4):
     """Chunks in order of time, each word of another text.
 
-    Some words have no duration, some are far apart, and some chunks have no words.
+    Some words have no duration, some come after long pauses, and some chunks have no words.
     """
     chunks, clock, number = [], 0, 0
     for count in draw(st.lists(st.integers(0, most_words), max_size=5)):
@@ -46,15 +47,9 @@ def chunk_lists(draw, most_words=4):
 
 
 def turn_lists(most=8):
-    return st.lists(
-        st.builds(
-            lambda who, start, length: SpeakerTurn(f"S{who}", start / 100, (start + length) / 100),
-            st.integers(0, 2),
-            st.integers(0, 900),
-            st.integers(1, 300),
-        ),
-        max_size=most,
-    )
+    numbers = st.tuples(st.integers(0, 2), st.integers(0, 900), st.integers(1, 300))
+    turns = numbers.map(lambda n: SpeakerTurn(f"S{n[0]}", n[1] / 100, (n[1] + n[2]) / 100))
+    return st.lists(turns, max_size=most)
 
 
 def words_of(chunks) -> list[Word]:
@@ -98,9 +93,8 @@ def evidence(word: Word, speaker: str, turns, exclusive) -> float:
     during = moments(word.start, word.end)
     spoken = sum(len(during & speaking(speaker, each)) for each in (turns, exclusive)) / 2
     spoken *= min(1, CHANGE_COST * 100 / len(during))
-    return (
-        spoken - min(MAX_DISTANCE * 100, hundredths_away(word, speaker, [*turns, *exclusive]))
-    ) / 100
+    away = min(MAX_DISTANCE * 100, hundredths_away(word, speaker, [*turns, *exclusive]))
+    return (spoken - away) / 100
 
 
 def score(speakers, unit, turns, exclusive) -> float:
@@ -118,9 +112,7 @@ def score(speakers, unit, turns, exclusive) -> float:
 
 @few
 @given(chunk_lists(), turn_lists(), turn_lists())
-def test_no_word_is_lost_doubled_moved_or_retimed_nor_depends_on_other_chunks(
-    chunks, turns, exclusive
-):
+def test_attribution_keeps_words_and_treats_chunks_independently(chunks, turns, exclusive):
     attributed = attribute(chunks, turns, exclusive)
     assert attributed == tuple(attribute([chunk], turns, exclusive)[0] for chunk in chunks)
     assert [replace(chunk, words=()) for chunk in attributed] == [
@@ -152,9 +144,7 @@ def test_no_other_speakers_of_a_chunk_score_more(chunks, turns, exclusive):
 
 @few
 @given(chunk_lists(8), turn_lists(), turn_lists())
-def test_a_word_far_from_every_turn_has_no_speaker_but_in_a_short_gap_of_one(
-    chunks, turns, exclusive
-):
+def test_distant_word_has_a_speaker_only_in_short_gaps(chunks, turns, exclusive):
     for unit, chunk in zip(units_of(chunks), attribute(chunks, turns, exclusive), strict=True):
         away = hundredths_away_from_all(unit, [*turns, *exclusive])
         near = [index for index, hundredths in enumerate(away) if hundredths <= MAX_DISTANCE * 100]
@@ -163,11 +153,8 @@ def test_a_word_far_from_every_turn_has_no_speaker_but_in_a_short_gap_of_one(
             after = min((each for each in near if each > index), default=None)
             expected = None
             if before is not None and after is not None:
-                gap = (
-                    round(unit[after].start * 100)
-                    - max(moments(unit[before].start, unit[before].end))
-                    - 1
-                )
+                end = max(moments(unit[before].start, unit[before].end))
+                gap = round(unit[after].start * 100) - end - 1
                 speakers = {chunk.words[before].speaker, chunk.words[after].speaker}
                 expected = speakers.pop() if len(speakers) == 1 and gap <= MAX_GAP * 100 else None
                 if gap == MAX_GAP * 100:
@@ -187,7 +174,7 @@ def test_overlapped_words_are_marked(chunks, turns, exclusive):
 
 
 @given(chunk_lists(), st.lists(st.floats(-0.2, 0.2), min_size=8, max_size=8), st.integers(2, 8))
-def test_ends_of_turns_that_are_off_by_a_fifth_of_a_second_move_no_word(chunks, errors, count):
+def test_errors_of_turn_ends_move_no_word(chunks, errors, count):
     """Each chunk is one speaker's turn; the turn's ends are those of its words, with errors."""
     spoken = [
         chunk
@@ -204,7 +191,7 @@ def test_ends_of_turns_that_are_off_by_a_fifth_of_a_second_move_no_word(chunks, 
 
 
 @pytest.mark.parametrize(("count", "speaker"), [(2, "S0"), (5, "S1")])
-def test_another_speaker_within_a_chunk_must_speak_for_longer_than_a_change_costs(count, speaker):
+def test_short_turn_within_a_chunk_changes_no_speaker(count, speaker):
     spoken = (("S0", 5), ("S1", count), ("S0", 5))  # words of a fifth of a second
     words, turns = [], []
     for name, number in spoken:
@@ -215,8 +202,8 @@ def test_another_speaker_within_a_chunk_must_speak_for_longer_than_a_change_cost
     assert [word.speaker for word in chunk.words] == ["S0"] * 5 + [speaker] * count + ["S0"] * 5
 
 
-def test_a_word_stretched_over_the_end_of_another_s_turn_stays_with_its_sentence():
-    """Of a second in which A goes on the first word has the last tenth with B, who says it."""
+def test_word_across_turns_stays_with_its_sentence():
+    """The word lasts a second, of which the last tenth alone is in its speaker's turn."""
     words = (Word(" And", 0.0, 1.0), Word(" symbols", 1.0, 1.5), Word(" that", 1.5, 1.8))
     turns = [SpeakerTurn("A", 0.0, 0.95), SpeakerTurn("B", 0.9, 4.0)]
     exclusive = [turns[0], SpeakerTurn("B", 0.95, 4.0)]
@@ -226,13 +213,9 @@ def test_a_word_stretched_over_the_end_of_another_s_turn_stays_with_its_sentence
 
 @pytest.mark.parametrize(
     ("second", "gap", "speaker"),
-    [
-        ("S0", MAX_GAP, "S0"),
-        ("S0", MAX_GAP + 0.1, None),
-        ("S1", MAX_GAP - 0.1, None),
-    ],
+    [("S0", MAX_GAP, "S0"), ("S0", MAX_GAP + 0.1, None), ("S1", MAX_GAP - 0.1, None)],
 )
-def test_a_word_in_a_gap_is_assigned_to_the_speaker_around_it(second, gap, speaker):
+def test_word_in_a_gap_gets_the_surrounding_speaker(second, gap, speaker):
     turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn(second, 1 + gap, 5)]
     words = (Word(" a", 0, 1), Word(" b", 1.6, 1.8), Word(" c", 1 + gap, 5))
     (chunk,) = attribute([Chunk(" a b c", 0, 5, words=words)], turns, turns)
@@ -259,14 +242,34 @@ def test_words_without_a_time_are_assigned_like_those_beside_them(starts, speake
     assert [word.speaker for word in chunk.words] == speakers
 
 
+# ---- turns of voices
+
+
+@few
+@given(chunk_lists(), turn_lists())
+def test_words_of_a_voice_extend_its_turns(chunks, turns):
+    spoken = [replace(chunk, voice=f"S{at % 3}") for at, chunk in enumerate(chunks) if at % 4]
+    extended = with_voices(turns, spoken)
+    for speaker in ("S0", "S1", "S2"):
+        every = (word for chunk in spoken if chunk.voice == speaker for word in chunk.words)
+        own = [word for word in every if word.end > word.start]
+        said = {at for word in own for at in range(round(word.start * 100), round(word.end * 100))}
+        pauses = {
+            at
+            for before, after in pairwise(sorted((word.start, word.end) for word in own))
+            if after[0] - before[1] <= MAX_DISTANCE
+            for at in range(round(before[1] * 100), round(after[0] * 100))
+        }
+        assert speaking(speaker, extended) == speaking(speaker, turns) | said | pauses
+    assert with_voices(turns, chunks) == sorted(turns, key=lambda turn: (turn.start, turn.end))
+
+
 # ---- segments
 
 
 @few
 @given(chunk_lists(), turn_lists(), turn_lists())
-def test_segments_contain_every_word_in_order_and_end_with_a_speaker_or_before_a_long_pause(
-    chunks, turns, exclusive
-):
+def test_segments_keep_words_and_end_at_changes_or_pauses(chunks, turns, exclusive):
     attributed = attribute(chunks, turns, exclusive)
     segments = speaker_segments(attributed)
     assert words_of(segments) == words_of(attributed)
@@ -287,7 +290,7 @@ def test_one_speaker_is_split_at_a_long_pause_only():
 
 @few
 @given(chunk_lists(), turn_lists(), turn_lists())
-def test_one_segment_per_chunk_has_the_speaker_of_the_most_seconds(chunks, turns, exclusive):
+def test_segment_of_a_chunk_has_the_longest_speaker(chunks, turns, exclusive):
     attributed = attribute(chunks, turns, exclusive)
     segments = segment_per_chunk(attributed)
     assert [(s.text, s.start, s.end, s.words) for s in segments] == [
@@ -297,8 +300,7 @@ def test_one_segment_per_chunk_has_the_speaker_of_the_most_seconds(chunks, turns
         said: dict[str, float] = {}
         for word in segment.words:
             if word.speaker is not None:
-                said[word.speaker] = said.get(word.speaker, 0.0) + max(
-                    word.end - word.start, MIN_DURATION
-                )
+                length = max(word.end - word.start, MIN_DURATION)
+                said[word.speaker] = said.get(word.speaker, 0.0) + length
         assert said.get(segment.speaker, 0.0) == max(said.values(), default=0.0)
         assert (segment.speaker is None) == (not said)

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whosaid.diarization.diarizer import MARGIN, Diarization, SpeakerHints
+from whosaid.diarization.diarizer import MARGIN, Diarization, SpeakerHints, add_labels
 from whosaid.transcript import SpeakerTurn
 
 speech_spans = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), max_size=8).map(
@@ -18,19 +18,12 @@ speech_spans = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), max
         for (length, _), end in zip(steps, accumulate(sum(step) for step in steps), strict=True)
     ]
 )
-spoken_turns = st.lists(
-    st.builds(
-        lambda who, start, length: (f"S{who}", start, start + length),
-        st.integers(0, 2),
-        st.integers(0, 2000),
-        st.integers(1, 500),
-    ),
-    max_size=8,
-)
+NUMBERS = st.tuples(st.integers(0, 2), st.integers(0, 2000), st.integers(1, 500))
+spoken_turns = st.lists(NUMBERS.map(lambda n: (f"S{n[0]}", n[1], n[1] + n[2])), max_size=8)
 
 
 @given(spoken_turns, speech_spans)
-def test_turns_lie_in_speech_and_its_margin_and_lose_nothing_there(turns, speech):
+def test_turns_are_cut_to_speech_and_its_margin(turns, speech):
     """Compares sets of hundredths of a second."""
     margin = round(100 * MARGIN)
     found = tuple(
@@ -58,12 +51,14 @@ def moments(turn: SpeakerTurn) -> range:
 
 
 @given(spoken_turns, st.integers(0, 8))
-def test_labels_follow_who_speaks_first_however_the_turns_come(turns, split):
-    """For a file, and in parts for a live session; voices stay with their turns."""
+def test_labels_follow_the_order_of_first_speech(turns, split):
+    """Turns come at once, and in parts as in a live session; voices stay with their turns."""
     turns = sorted(turns, key=lambda turn: turn[1])
     found = tuple(SpeakerTurn(*turn) for turn in turns)
     voices = {f"S{place}": np.full(1, place) for place in range(3)}
-    whole = Diarization(found, found[1:], voices=voices).numbered({})
+    names: dict[str, str] = {}
+    add_labels(names, [turn.speaker for turn in found])
+    whole = Diarization(found, found[1:], voices=voices).renamed(names)
     order = list(dict.fromkeys(turn.speaker for turn in found))
     expected = {label: f"SPEAKER_{place:02d}" for place, label in enumerate(order)}
     assert [turn.speaker for turn in whole.turns] == [expected[turn.speaker] for turn in found]
@@ -72,8 +67,9 @@ def test_labels_follow_who_speaks_first_however_the_turns_come(turns, split):
     ]
     assert whole.voices == {expected[label]: voices[label] for label in order}
     labels: dict[str, str] = {}
-    parts = [Diarization(part, ()).numbered(labels) for part in (found[:split], found[split:])]
-    assert (*parts[0].turns, *parts[1].turns) == whole.turns
+    for part in (found[:split], found[split:]):
+        add_labels(labels, [None, *(turn.speaker for turn in part)])
+    assert labels == expected
 
 
 @given(spoken_turns, speech_spans)

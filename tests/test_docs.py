@@ -1,7 +1,5 @@
 """Files, folders and links in the documents exist, and tables equal the code's."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path, PurePosixPath
@@ -9,8 +7,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from config import REPOSITORY, InferenceConfig
-from tests.reference_tables import DOCUMENTS as WITH_TABLES
-from tests.reference_tables import PLACE, TABLES, filled
+from tests.helpers.reference_tables import DOCUMENTS as WITH_TABLES
+from tests.helpers.reference_tables import PLACE, TABLES, filled
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 
 DOCUMENTS = [
@@ -36,6 +34,12 @@ def tracked() -> set[PurePosixPath]:
     )
     files = [PurePosixPath(line) for line in listed.stdout.splitlines()]
     return {*files, *(folder for file in files for folder in file.parents)}
+
+
+def test_the_tracked_files_are_small(tracked):
+    """Containers, endpoints and rented machines copy all of them."""
+    files = [REPOSITORY / each for each in tracked]
+    assert sum(each.stat().st_size for each in files if each.is_file()) <= 50 << 20
 
 
 def named(document: Path) -> set[str]:
@@ -73,7 +77,7 @@ def test_a_name_of_nothing_is_found(tmp_path, tracked):
 
 
 def test_tables_are_those_of_the_code():
-    """`python -m tests.reference_tables` writes them."""
+    """`python -m tests.helpers.reference_tables` writes them."""
     pages = {path.name: path.read_text(encoding="utf-8") for path in WITH_TABLES}
     assert sorted(name for page in pages.values() for name in PLACE.findall(page)) == sorted(TABLES)
     assert {name for name, page in pages.items() if filled(page) != page} == set()
@@ -84,4 +88,4 @@ def test_tables_are_those_of_the_code():
 )
 def test_a_threshold_that_is_not_given_is_the_documented_one(name):
     description = InferenceConfig.model_fields[name].description
-    assert f"null: {getattr(DEFAULT_FALLBACK, name)}" in description
+    assert f"default {getattr(DEFAULT_FALLBACK, name)}" in description

@@ -1,14 +1,12 @@
 """Heads against the formula, written out, on random weights in float64."""
 
-from __future__ import annotations
-
 import dataclasses
 
-import oracle
 import pytest
 import torch
-from oracle import TINY, models_of, random_heads
 
+from tests.helpers import oracle
+from tests.helpers.oracle import TINY, models_of, random_heads
 from whosaid.asr.checkpoint.medusa import BLOCK
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.draft_heads import HeadStack, MedusaModel

@@ -3,18 +3,16 @@
 How assistants draft is tested in test_engine.py; what is here holds for heads, or for both.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
 
-import oracle
 import pytest
 import torch
-from nightly import some
-from oracle import TINY, decode, interleaved, models_of, random_heads, tokens_of
 
+from tests.helpers import oracle
+from tests.helpers.nightly import some
+from tests.helpers.oracle import TINY, decode, interleaved, models_of, random_heads, tokens_of
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
 from whosaid.asr.engine.drafting import DraftLength, DraftPolicy, StepCosts
 from whosaid.asr.engine.engine import DecodeEngine
@@ -84,7 +82,7 @@ def test_language_and_silence_are_asked_of_whisper_alone():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_states_are_those_of_a_pass_over_the_whole_text(kind, monkeypatch):
-    """With any number of drafts, moved rows, or a state that has grown."""
+    """Numbers of drafts differ, rows are moved, and the state grows."""
     models = models_with(kind, scale=0.02)  # near copies: some drafts are right
     engine = DecodeEngine(models)
     lengths, moved = itertools.cycle([0, 2, 5, 0, 1, 10]), []
@@ -115,7 +113,7 @@ def test_states_are_those_of_a_pass_over_the_whole_text(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("drafts", some(1, [4, 1]))
-def test_heads_that_copy_are_right_as_often_as_a_text_repeats_itself(drafts):
+def test_copying_heads_are_accepted_at_every_repeated_token(drafts):
     """With zero weights every head repeats the newest token; no text ends by itself."""
     models, windows, limit = models_of(TINY), windows_of(False), 24
     longer = [dataclasses.replace(each, max_tokens=limit + drafts) for each in windows]
@@ -137,20 +135,16 @@ def test_heads_that_copy_are_right_as_often_as_a_text_repeats_itself(drafts):
 @pytest.mark.parametrize("kind", some(1, [BLOCK, LINEAR]))
 def test_sessions_beside_each_other_give_the_answers_they_give_alone(kind, monkeypatch):
     """Sampled rows, rows with and without timestamps, drafted ones and others, retries by beams."""
-    monkeypatch.setattr("whosaid.asr.engine.results.writes_more", lambda *_: False)
+    monkeypatch.setattr("whosaid.asr.engine.result_reader.writes_more", lambda *_: False)
     fallback = Fallback(2, logprob_threshold=-4.0, no_speech_threshold=1.0)
     engine = engine_of(kind)
-    asked = [
-        (each, windows_of(each.timestamps)[number:6])
-        for number, each in enumerate(
-            [
-                DecodeOptions(True, True, 4, drafts=40),
-                DecodeOptions(False, False, 2),
-                DecodeOptions(True, True, 5, fallback, drafts=2),
-                DecodeOptions(False, temperature=0.4),
-            ]
-        )
+    options = [
+        DecodeOptions(True, True, 4, drafts=40),
+        DecodeOptions(False, False, 2),
+        DecodeOptions(True, True, 5, fallback, drafts=2),
+        DecodeOptions(False, temperature=0.4),
     ]
+    asked = [(each, windows_of(each.timestamps)[n:6]) for n, each in enumerate(options)]
     alone = [
         decode(engine, windows, dataclasses.replace(options, assisted=False))
         for options, windows in asked
@@ -184,9 +178,8 @@ def test_a_shortlist_leaves_the_tokens_and_drafts_nothing_else():
 
 
 @pytest.mark.parametrize("own_encoder", [None, False, True], ids=["heads", "decoder", "whisper"])
-def test_while_costs_say_that_drafts_do_not_pay_nothing_is_spent_on_them(own_encoder, monkeypatch):
-    """No pass of the assistant's encoder, no memory and no update of states; the tokens are the
-    same."""
+def test_unprofitable_drafts_cost_no_memory_and_no_pass(own_encoder, monkeypatch):
+    """The assistant's encoder does not run, no states are updated, and the tokens stay."""
     models = models_with(HEADS_ONLY)
     if own_encoder is not None:
         models = oracle.with_assistant(models_of(TINY, RAGGED), 0.1, own_encoder)

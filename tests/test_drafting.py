@@ -1,14 +1,12 @@
 """How many tokens are drafted, against costs and acceptances whose best number is known."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from types import SimpleNamespace
 
 import pytest
-from oracle import TINY, models_of, random_heads, with_assistant
 
+from tests.helpers.oracle import TINY, models_of, random_heads, with_assistant
 from whosaid.asr.engine import drafting
 from whosaid.asr.engine.drafters import draft_model
 from whosaid.asr.engine.drafting import (
@@ -21,13 +19,13 @@ from whosaid.asr.engine.drafting import (
     StepCosts,
     expected_tokens,
 )
-from whosaid.asr.engine.logit_filters import LogitFilter
+from whosaid.asr.engine.memory import StateMemory
 from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.engine.runner import StepRunner
-from whosaid.asr.engine.state import StateMemory
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.draft_heads import MedusaModel
 from whosaid.asr.model.encoder import Encoder
+from whosaid.asr.model.logit_filters import LogitFilter
 
 DRAFTS, TIMED_DRAFTS = StepRunner.draft_lengths, StepRunner.timed_drafts
 
@@ -69,12 +67,12 @@ def test_the_choice_is_the_fastest_one(acceptance):
         assert speed(chosen) == max(speed(k) for k in (0, *DRAFTS))
 
 
-def test_an_assistant_half_as_dear_as_the_model_or_never_right_does_not_draft():
+def test_costly_or_wrong_assistant_does_not_draft():
     assert observed(0.6, costs(step=10, verify=3, draft=5)).choose(1, 1) == 0
     assert observed(0.0, costs(step=10, verify=0.1, draft=0.3)).choose(1, 1) == 0
 
 
-def test_it_drafts_before_it_knows_and_learns_fast():
+def test_drafting_starts_optimistic_and_stops_quickly():
     drafting = DraftLength(CHEAP, DRAFTS)
     assert drafting.choose(4, 4) > 0
     rounds = 0
@@ -135,7 +133,7 @@ def test_costs_are_the_seconds_of_the_steps_that_are_timed(heads, monkeypatch):
 
 
 @pytest.mark.parametrize("rows", [1, 24])
-def test_what_preparing_a_window_costs_is_weighed_against_what_its_drafts_save(rows):
+def test_drafts_pay_if_they_save_more_than_preparing(rows):
     """Half of all seconds are saved: a window of 50 tokens costs 50 steps, shared by the rows."""
     seconds = {(count, k): count * (1.0 + 0.2 * k) for count in (1, 12) for k in (0, 1, 3)}
     drafts, gain = 3, 1 + 0.8 + 0.8**2 + 0.8**3
@@ -147,7 +145,7 @@ def test_what_preparing_a_window_costs_is_weighed_against_what_its_drafts_save(r
 
 
 def test_each_depth_has_its_own_rate():
-    """Of four rows one accepted nothing of three drafts, one all, and two accept none at all."""
+    """Accepted are none of one draft, one of two and three of three; one row has no drafts."""
     drafting = DraftLength(costs(10, 0.6, 0.1), DRAFTS, rates_of_heads(4))
     drafting.observe([0, 1, 3, 0], [1, 2, 3, 0])
     counts = [(rate.accepted, rate.drafted) for rate in drafting.rates]
@@ -197,7 +195,7 @@ def policies():
     return [DraftPolicy(each) for each in (main, heads, None)]
 
 
-def test_windows_are_prepared_if_drafts_pay_or_a_client_fixes_them(policies):
+def test_windows_are_prepared_if_drafts_pay_or_are_fixed(policies):
     cheap, dear = DraftLength(CHEAP, [1, 2, 3]), DraftLength(costs(1, 1, 3), [1, 2, 3])
     dear.rates[0].observe(10, 100)
     known = dear.rates[0].drafted

@@ -1,7 +1,5 @@
 """The best path, against one found cell by cell."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

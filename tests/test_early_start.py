@@ -1,14 +1,12 @@
 """Long recordings are transcribed while they are decoded: the same windows, the same answers."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 
@@ -17,31 +15,28 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nightly import some
-from recogniser_stand_ins import TurnsOfSeconds, resident
 
+from config import DEMO_MODELS
+from handler import TranscriptionEndpoint
+from tests.helpers.asgi import asynchronous
+from tests.helpers.nightly import some
+from tests.helpers.recogniser_stand_ins import TurnsOfSeconds, resident
 from tests.support.audio_files import conversation
 from whosaid.answer.response import response
 from whosaid.asr import Checkpoint, Limits, Recogniser, Transcriber, load_whisper
+from whosaid.asr.frontend import vad
 from whosaid.asr.frontend.schedule import Schedule
-from whosaid.asr.frontend.vad import (
-    DEFAULT_OPTIONS,
-    STEP,
-    SpeechDetector,
-    SpeechSearch,
-    find_speech,
-)
-from whosaid.asr.frontend.windows import Span, Window
+from whosaid.asr.frontend.windows import SampleSpan, Window
 from whosaid.asr.listening import EarlyStart
 from whosaid.asr.transcription import WindowDecoding
 from whosaid.audio.decode import AudioLimits, decode_audio, decoding_steps
-from whosaid.call import Call
-from whosaid.diarization.diarizer import SpeakerHints
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.diarizer import Capabilities, Diarization, SpeakerHints
+from whosaid.diarization.pyannote import PyannoteDiarizer
 from whosaid.endpoint import Decoded, Endpoint, Finished
 from whosaid.errors import AudioTooLong, InvalidAudio
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
-from whosaid.transcript import Transcript
 
 LIMIT = 10 * SAMPLE_RATE
 SPOKEN, LOUD, QUIET = 0.4, 0.03, 0.001  # levels of noise; the second is no speech, but loud
@@ -55,12 +50,12 @@ def sound(parts: list[tuple[float, float]]) -> np.ndarray:
     return np.concatenate(noise).astype(np.float32)
 
 
-def speech_in(samples: np.ndarray, complete: bool) -> tuple[Span, ...]:
+def speech_in(samples: np.ndarray, complete: bool) -> tuple[SampleSpan, ...]:
     """The spans of noise at SPOKEN; only whole steps of what is not complete."""
-    padding = -len(samples) % STEP if complete else 0
-    steps = np.pad(samples, (0, padding))[: (len(samples) + padding) // STEP * STEP]
-    peaks = np.abs(steps.reshape(-1, STEP)).max(axis=1)
-    return find_speech((peaks > 0.5).astype(np.float32), len(samples), complete=complete)
+    padding = -len(samples) % vad.STEP if complete else 0
+    steps = np.pad(samples, (0, padding))[: (len(samples) + padding) // vad.STEP * vad.STEP]
+    peaks = np.abs(steps.reshape(-1, vad.STEP)).max(axis=1)
+    return vad.find_speech((peaks > 0.5).astype(np.float32), len(samples), complete=complete)
 
 
 def planned(samples: np.ndarray, complete: bool = True) -> Schedule:
@@ -87,8 +82,8 @@ PARTS = st.lists(
 
 @settings(**STEPS)
 @given(PARTS, st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3)), max_size=5))
-def test_a_schedule_that_grows_has_the_windows_of_the_whole_recording(parts, growth):
-    """However much is known when, and however many windows are decoded meanwhile."""
+def test_growing_schedule_has_the_windows_of_a_whole_one(parts, growth):
+    """Windows depend neither on when audio comes nor on how many are decoded meanwhile."""
     samples = sound(parts)
     whole = planned(samples)
     expected = {window: whole.samples(window) for window in take(whole, 999)}
@@ -133,23 +128,93 @@ def test_speech_is_the_same_however_much_is_known_when(seed):
     random = np.random.default_rng(seed)
     samples = conversation()[: 80 * SAMPLE_RATE] * np.float32(0.5**seed)
     samples += random.normal(0, 0.003 * seed, len(samples)).astype(np.float32)
-    detector = SpeechDetector()
+    detector = vad.SpeechDetector()
     whole = detector(samples)
-    search, before = SpeechSearch(detector.network), ()
+    search, before = vad.SpeechSearch(detector.network), ()
     for stop in sorted(random.integers(0, len(samples), 6).tolist()):
         for _ in search.blocks(samples[:stop], complete=False):
             pass
-        found = find_speech(search.probabilities, stop, DEFAULT_OPTIONS, complete=False)
+        found = vad.find_speech(search.probabilities, stop, vad.DEFAULT_OPTIONS, complete=False)
         assert found == whole[: len(found)]
         assert found[: len(before)] == before
         before = found
     for _ in search.blocks(samples, complete=True):
         pass
-    at_once = SpeechSearch(detector.network)
+    at_once = vad.SpeechSearch(detector.network)
     for _ in at_once.blocks(samples, complete=True):
         pass
     np.testing.assert_array_equal(search.probabilities, at_once.probabilities)
-    assert find_speech(search.probabilities, len(samples)) == whole
+    assert vad.find_speech(search.probabilities, len(samples)) == whole
+
+
+# ---- diarization
+
+
+@pytest.fixture(scope="module")
+def speakers() -> tuple[PyannoteDiarizer, np.ndarray, Diarization]:
+    """The demo's pipeline with batches of 4 windows; a conversation, and its diarization."""
+    diarizer = load_diarizer(str(DEMO_MODELS / "diarization"), None, None, CPU)
+    diarizer._batch_size = 4
+    samples = conversation()[: 22 * SAMPLE_RATE]
+    return diarizer, samples, diarizer.diarize(samples, SpeakerHints())
+
+
+def activity(found: Diarization) -> dict[str, np.ndarray]:
+    assert found.activity is not None
+    return {**found.activity.speaking, "several": found.activity.several}
+
+
+@settings(deadline=None, max_examples=4)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=4))
+def test_early_windows_change_no_bit_of_a_diarization(speakers, shares):
+    diarizer, samples, whole = speakers
+    early = diarizer.start_early()
+    for share in sorted(shares):
+        early.hear(samples[: round(share * len(samples))])
+    found = early.diarize(samples, SpeakerHints())
+    assert found == whole
+    for mine, theirs in ((found.voices, whole.voices), (activity(found), activity(whole))):
+        assert mine.keys() == theirs.keys()
+        assert all(np.array_equal(mine[each], theirs[each]) for each in mine)
+
+
+def test_batches_heard_early_are_not_computed_again(speakers, monkeypatch):
+    diarizer, samples, whole = speakers
+    sizes: list[int] = []
+    infer = diarizer._pipeline._segmentation.infer
+    monkeypatch.setattr(
+        diarizer._pipeline._segmentation,
+        "infer",
+        lambda chunks: (sizes.append(len(chunks)), infer(chunks))[1],
+    )
+    assert diarizer.diarize(samples, SpeakerHints()) == whole
+    batches, early = [*sizes], diarizer.start_early()
+    sizes.clear()
+    early.hear(samples[: len(samples) // 2])
+    assert 0 < len(sizes) < len(batches)
+    assert early.diarize(samples, SpeakerHints()) == whole
+    assert sizes == batches
+
+
+def test_results_of_larger_batches_are_dropped_when_memory_runs_out(speakers, monkeypatch):
+    diarizer, samples, _ = speakers
+    embeddings, early = diarizer._pipeline.get_embeddings, diarizer.start_early()
+    early.hear(samples[: len(samples) // 2])
+    embed, sizes = embeddings.embed_batch, []
+
+    def embed_two(file, windows, batch, *others):
+        sizes.append(len(batch))
+        if len(batch) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return embed(file, windows, batch, *others)
+
+    monkeypatch.setattr(embeddings, "embed_batch", embed_two)
+    found = early.diarize(samples, SpeakerHints())
+    again = sizes[1:]
+    monkeypatch.setattr(diarizer, "_batch_size", 2)
+    sizes.clear()
+    assert diarizer.diarize(samples, SpeakerHints()) == found
+    assert again == sizes
 
 
 # ---- in an endpoint
@@ -160,11 +225,8 @@ def shared(whisper_folder) -> Iterator[Endpoint]:
     """In float32, so that no batch changes a number; nothing is decoded again."""
     models = load_whisper(Checkpoint(str(whisper_folder)), CPU, torch.float32)
     load = partial(Transcriber, models, fallback=None, limits=Limits(shared=True))
-    endpoint = Endpoint(
-        resident(Recogniser(load, 1), TurnsOfSeconds()),
-        AudioLimits(600, 2**26),
-        CPU,
-        1,
+    endpoint = TranscriptionEndpoint(
+        resident(Recogniser(load, 1), TurnsOfSeconds()), AudioLimits(600, 2**26), CPU, 1
     )
     yield endpoint
     endpoint.close()
@@ -172,9 +234,7 @@ def shared(whisper_folder) -> Iterator[Endpoint]:
 
 @pytest.fixture
 def endpoint(shared, monkeypatch) -> Iterator[Endpoint]:
-    """Recordings of half a minute are long; each is planned from a quarter on, and is decoded in
-    steps of as much.
-    """
+    """Recordings of 30 s are long; each is planned and decoded in quarters."""
     monkeypatch.setattr("whosaid.asr.transcriber.LONG_SECONDS", 30)
     monkeypatch.setattr("whosaid.asr.listening.FIRST_SECONDS", 15)
     monkeypatch.setattr("whosaid.audio.decode.STEP_SECONDS", 15)
@@ -252,7 +312,7 @@ def test_the_first_text_comes_before_more_is_decoded(endpoint, long, wav, monkey
 
 
 def test_a_recording_that_is_too_long_is_not_transcribed(endpoint, long, monkeypatch):
-    monkeypatch.setattr(endpoint, "limits", AudioLimits(30, 2**26))
+    monkeypatch.setattr(endpoint.workers, "limits", AudioLimits(30, 2**26))
     monkeypatch.setattr(EarlyStart, "hear", lambda *_: pytest.fail("recognition has begun"))
     with pytest.raises(AudioTooLong):
         asyncio.run(events_of(endpoint, asked(endpoint, long, language="en")))
@@ -263,7 +323,7 @@ def test_a_recording_that_breaks_off_fails_its_request(endpoint, long, monkeypat
         await decoding_steps(*arguments)
         raise InvalidAudio("it breaks off")
 
-    monkeypatch.setattr("whosaid.call.decoding_steps", broken)
+    monkeypatch.setattr("whosaid.endpoint.request_steps.decoding_steps", broken)
     events = []
 
     async def stream():
@@ -275,8 +335,9 @@ def test_a_recording_that_breaks_off_fails_its_request(endpoint, long, monkeypat
     assert isinstance(events[0], Decoded)
 
 
-def test_a_client_that_leaves_ends_decoding_and_transcription(endpoint, long, monkeypatch):
-    """Though the transcription waits for more of the recording, and nothing else is done."""
+@asynchronous
+async def test_a_client_that_leaves_ends_decoding_and_transcription(endpoint, long, monkeypatch):
+    """The transcription waits for more of the recording, and nothing else is done."""
     hear, waits, go_on = EarlyStart.hear, threading.Event(), threading.Event()
 
     async def waiting(self, samples, complete=False):
@@ -287,18 +348,42 @@ def test_a_client_that_leaves_ends_decoding_and_transcription(endpoint, long, mo
 
     monkeypatch.setattr(EarlyStart, "hear", waiting)
 
-    async def leave():
-        client = asyncio.create_task(events_of(endpoint, asked(endpoint, long, language="en")))
-        assert await asyncio.to_thread(waits.wait, 60)
-        client.cancel()
-        with suppress(asyncio.CancelledError):
-            await client
-        go_on.set()
-
-    asyncio.run(leave())
+    client = asyncio.create_task(events_of(endpoint, asked(endpoint, long, language="en")))
+    assert await asyncio.to_thread(waits.wait, 60)
+    client.cancel()
+    with suppress(asyncio.CancelledError):
+        await client
+    go_on.set()
 
 
-def test_an_offset_at_the_start_is_taken_away_as_of_a_whole_recording(endpoint, wav, monkeypatch):
+def test_diarization_hears_a_recording_before_its_end(endpoint, long, monkeypatch):
+    heard: list[np.ndarray] = []
+
+    class Early(TurnsOfSeconds):
+        capabilities = Capabilities(hints=True, voices=False, early=True)
+
+        def start_early(self):
+            return SimpleNamespace(
+                hear=lambda samples, _: heard.append(samples), diarize=self.diarize
+            )
+
+        def diarize(self, samples, *others):
+            assert 0 < len(heard[-1]) < len(samples)
+            assert all(np.array_equal(each, samples[: len(each)]) for each in heard)
+            return super().diarize(samples, *others)
+
+    def turns():
+        request = asked(endpoint, long, language="en", diarize=True)
+        segments = asyncio.run(events_of(endpoint, request))[-1].answer.segments
+        return [(each.speaker, each.text) for each in segments]
+
+    expected = turns()
+    monkeypatch.setattr(endpoint.models, "diarizer", Early())
+    assert turns() == expected
+    assert heard
+
+
+def test_offset_at_the_start_prevents_an_early_start(endpoint, wav, monkeypatch):
     begun = []
     monkeypatch.setattr(EarlyStart, "hear", lambda *_: begun.append(1))
     samples = conversation()[: 36 * SAMPLE_RATE] * 0.5 + np.float32(0.2)
@@ -307,8 +392,8 @@ def test_an_offset_at_the_start_is_taken_away_as_of_a_whole_recording(endpoint, 
     assert not begun
 
 
-def test_an_offset_of_a_short_recording_is_found_in_all_of_it(wav):
-    """Though its first minute has none."""
+def test_offset_of_a_short_recording_uses_all_samples(wav):
+    """The first minute has no offset."""
     samples = conversation()[: 80 * SAMPLE_RATE] * 0.2
     samples[60 * SAMPLE_RATE :] += np.float32(0.4)
 
@@ -319,28 +404,3 @@ def test_an_offset_of_a_short_recording_is_found_in_all_of_it(wav):
     found = run_steps(decoding_steps(data, SAMPLE_RATE, limits, False, hear))
     np.testing.assert_array_equal(found.samples, decode_audio(data, SAMPLE_RATE, limits).samples)
     assert abs(found.samples.mean()) < 1e-4
-
-
-def test_diarization_has_begun_once_when_recognition_ends_with_the_decoding(monkeypatch):
-    """The audio's end and the last text may come in one turn of the event loop."""
-    begun: list[object] = []
-
-    async def end() -> None:
-        decoding = asyncio.get_running_loop().create_future()
-
-        async def recognised(*_):
-            decoding.set_result(SimpleNamespace(channels="channels"))
-            yield [Transcript((), "en")]
-
-        monkeypatch.setattr("whosaid.call._recognise", recognised)
-        endpoint = SimpleNamespace(diarizer=None, diarization=None, recogniser=None)
-        call = Call(endpoint, SimpleNamespace(speakers=SpeakerHints()), ExitStack())
-        call._early = SimpleNamespace(transcription=None)
-        call._decoding, call._recording = decoding, "recording"
-        monkeypatch.setattr(call._speakers, "begin", lambda *given: begun.append(given))
-        call.diarize()
-        assert [each async for each in call.recognise()] == []
-        assert begun == [("recording", "channels", SpeakerHints())]
-
-    asyncio.run(end())
-    assert len(begun) == 1

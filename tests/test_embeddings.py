@@ -1,12 +1,9 @@
 """Shared frames against pyannote: every embedding, every mask, and the turns that result."""
 
-from __future__ import annotations
-
 import warnings
 from importlib.metadata import version
 from types import SimpleNamespace
 
-import nightly
 import numpy as np
 import pytest
 import torch
@@ -20,11 +17,14 @@ from pyannote.core import SlidingWindow, SlidingWindowFeature
 from torch import nn
 
 from config import DEMO_MODELS
+from tests.helpers import nightly
 from tests.support.dialogue import draw_dialogues
 from whosaid.diarization.diarizer import SpeakerHints
 from whosaid.diarization.embeddings import (
     MAX_CPU_ELEMENTS,
     WindowEmbeddings,
+    _last_elements,
+    _min_samples,
     share_frames,
     speaker_masks,
 )
@@ -150,7 +150,7 @@ def test_masks_equal_those_pyannote_passes_to_its_model(
     np.testing.assert_array_equal(ours.reshape(-1, frames), np.concatenate(passed))
 
 
-def test_the_network_runs_once_for_each_window_in_which_somebody_speaks():
+def test_network_runs_once_for_each_window_with_speech():
     file, activity = scene(12)
     activity.data[[3, 4, 11]] = 0
     model = Statistics()
@@ -160,7 +160,7 @@ def test_the_network_runs_once_for_each_window_in_which_somebody_speaks():
     assert model.windows == (activity.data.sum(axis=(1, 2)) > 0).sum() == 8
 
 
-def test_a_file_in_which_nobody_speaks_is_embedded_without_the_network():
+def test_file_without_speech_needs_no_network():
     file, activity = scene(3)
     activity.data[:] = 0
     stock, ours = both(pipeline_of(Wrapped(Statistics())), file, activity, True)
@@ -184,7 +184,7 @@ def test_a_batch_on_the_cpu_stays_within_its_cache(asked, numbers, largest):
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_the_hook_is_called_before_the_first_batch_and_after_each(batch_size):
+def test_hook_is_called_at_first_and_after_each_batch(batch_size):
     file, activity = scene(7)
     calls = []
 
@@ -222,6 +222,16 @@ def test_the_demos_pipeline_shares_frames():
     assert isinstance(pipeline.get_embeddings, WindowEmbeddings)
 
 
+def test_shapes_of_a_residual_network_are_those_of_its_passes():
+    embedding = quietly_loaded(str(FOLDER))._embedding
+    window = torch.zeros(1, 1, 5 * RATE)
+    shortest, elements = _min_samples(embedding), _last_elements(embedding.model_, window)
+    del embedding.min_num_samples  # pyannote keeps it
+    assert shortest == embedding.min_num_samples
+    with torch.inference_mode():
+        assert elements == embedding.model_.forward_frames(window).numel()
+
+
 def test_embedding_models_in_one_piece_are_left_unchanged():
     pipeline = pipeline_of(Wrapped(nn.Linear(1, 1)))
     before = dict(vars(pipeline))
@@ -235,17 +245,17 @@ VBX = {
     "segmentation": {"min_duration_off": 0.0},
     "clustering": {"threshold": 0.6, "Fa": 0.07, "Fb": 0.8},
 }
-# Which of them is taken says nothing about embeddings. The demo's own options are those of
-# `test_demo_diarization.py`.
+# Which of them is taken says nothing about embeddings.
 HINTS = {
     "community-1": [SpeakerHints(num_speakers=2)],
     "3.1": [SpeakerHints(num_speakers=3)],
+    "demo": [SpeakerHints()],
 }
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """The demo's pipeline with the options of community-1 and of 3.1."""
+    """The demo's pipeline with its own options, and those of community-1 and of 3.1."""
 
     def variant(**changes):
         config = yaml.safe_load((FOLDER / "config.yaml").read_text().replace("$model", str(FOLDER)))
@@ -257,6 +267,7 @@ def folders(tmp_path_factory):
         return str(folder)
 
     return {
+        "demo": str(FOLDER),
         "community-1": variant(clustering="VBxClustering", segmentation_step=0.2),
         "3.1": variant(
             clustering="AgglomerativeClustering",

@@ -1,14 +1,12 @@
 """Spectrograms and encoders against transformers', and which windows are encoded at all."""
 
-from __future__ import annotations
-
 import numpy as np
-import oracle
 import pytest
 import torch
-from oracle import TINY, models_of, with_assistant
 from transformers import WhisperFeatureExtractor
 
+from tests.helpers import oracle
+from tests.helpers.oracle import TINY, models_of, with_assistant
 from tests.support.tiny_whispers import Published, model_of
 from whosaid.asr.model import encoder as encoder_module
 from whosaid.asr.model.encoder import LARGEST_HALF, AudioEncoder, AudioWindow, Encoder, LogMel
@@ -21,7 +19,7 @@ SHAPE = Published(text_entries=300, languages=4, seconds=4)
 
 
 @pytest.mark.parametrize("bins", [80, 128])
-def test_equal_to_the_feature_extractor_whatever_else_is_in_the_batch(bins):
+def test_features_equal_the_extractors_in_any_batch(bins):
     extractor = WhisperFeatureExtractor(feature_size=bins, chunk_length=2)
     windows = [np.zeros(20_000, np.float32), np.ones(1, np.float32)]
     random = np.random.default_rng(0)
@@ -52,7 +50,7 @@ def features(windows: int, frames: int = 400) -> torch.Tensor:
 
 @pytest.mark.parametrize("windows", [1, 3])
 @torch.inference_mode()
-def test_it_is_transformers_to_rounding(windows):
+def test_encoder_equals_transformers_to_rounding(windows):
     for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 1e-4)):
         model, read = whisper(dtype), features(windows).to(dtype)
         found = AudioEncoder(model).forward(read)
@@ -75,7 +73,7 @@ def test_with_products_in_bfloat16_it_is_transformers_to_their_rounding():
 
 @torch.inference_mode()
 def test_fewer_frames_have_the_first_positions():
-    """Like an encoder made for so many frames."""
+    """The reference is an encoder made for so many frames."""
     model, read = whisper(torch.float64), features(2, 200).double()
     found, theirs = AudioEncoder(model).forward(read), model.get_encoder()
     theirs.config.max_source_positions = 100
@@ -84,7 +82,7 @@ def test_fewer_frames_have_the_first_positions():
 
 
 @torch.inference_mode()
-def test_what_half_precision_cannot_hold_is_clamped():
+def test_values_beyond_half_precision_are_clamped():
     model = whisper().half()
     model.get_encoder().layers[-1].fc2.bias[3] = torch.finfo(torch.float16).max
     found = AudioEncoder(model).layers[-1].forward(torch.full((1, 5, 64), 60).half())

@@ -1,7 +1,5 @@
 """Requests beside each other: answers as of each alone, whatever runs beside, and nobody waits."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gc
@@ -17,22 +15,23 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import torch
-from recogniser_stand_ins import TurnsOfSeconds, resident
 
 from config import ModelSettings
-from handler import EndpointHandler
+from handler import EndpointHandler, TranscriptionEndpoint
+from tests.helpers.asgi import asynchronous
+from tests.helpers.recogniser_stand_ins import TurnsOfSeconds, resident
 from tests.support.audio_files import conversation
 from whosaid.answer.response import response
-from whosaid.asr import Limits, Progress, Recogniser, Transcriber
+from whosaid.asr import Limits, Recogniser, Transcribed, Transcriber
 from whosaid.asr.engine.batch import Batch
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 from whosaid.asr.output.alignment import aligned_words
 from whosaid.audio.decode import decoding_steps
 from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
-from whosaid.endpoint import Decoded, Endpoint, Finished
+from whosaid.endpoint import Decoded, Diarized, Endpoint, Finished
 from whosaid.errors import ModelError
-from whosaid.runtime.shortest_first import Recording
-from whosaid.runtime.steps import give_way
+from whosaid.scheduling.shortest_first import QueuedAudio
+from whosaid.scheduling.steps import give_way
 from whosaid.transcript import SpeakerTurn
 
 # Texts of the first are decoded again. `test_transcription.py` has more.
@@ -79,7 +78,9 @@ def serving(handler):
         recogniser = Recogniser(load, 1)
         cpu = torch.device("cpu")
         made.append(
-            Endpoint(resident(recogniser, TurnsOfSeconds()), alone.limits, cpu, 1, **options)
+            TranscriptionEndpoint(
+                resident(recogniser, TurnsOfSeconds()), alone.limits, cpu, 1, **options
+            )
         )
         return made[-1]
 
@@ -131,7 +132,7 @@ class Gate:
 
 @pytest.fixture
 def gate(endpoint, monkeypatch) -> Gate:
-    return Gate(endpoint.diarization, monkeypatch)
+    return Gate(endpoint.workers.diarization, monkeypatch)
 
 
 def parsed(endpoint, inputs, **parameters):
@@ -156,7 +157,7 @@ async def events_of(endpoint, request):
 
 
 def test_requests_at_once_are_answered_as_one_by_one(handler, endpoint, recording, monkeypatch):
-    """Windows that are decoded again among them."""
+    """Some windows are decoded again."""
     for each in (handler.endpoint, endpoint):
         monkeypatch.setattr(each.recogniser.transcriber, "fallback", DEFAULT_FALLBACK)
     bodies = [
@@ -182,7 +183,7 @@ def test_the_events_of_a_request(endpoint, recording):
     assert events[0] == Decoded(12.0)
     (*progress, finished) = events[1:]
     assert isinstance(finished, Finished)
-    assert all(isinstance(each, Progress) for each in progress)
+    assert all(isinstance(each, Transcribed) for each in progress)
     chunks = [chunk for each in progress for chunk in each.chunks]
     assert tuple(chunks) == finished.answer.transcript.chunks
     done = [each.done for each in progress]
@@ -192,9 +193,7 @@ def test_the_events_of_a_request(endpoint, recording):
 
 
 class OnePerson:
-    """Hears one voice in whatever it is given; `heard` has the seconds of each, with which `hear`
-    is called.
-    """
+    """Hears one voice; `heard` has the seconds of each recording, with which `hear` is called."""
 
     capabilities = Capabilities(hints=True, voices=True, same_voice=0.5)
 
@@ -227,9 +226,7 @@ def with_clips(endpoint, recording):
     return make
 
 
-def test_clips_are_decoded_by_who_prepares_and_heard_before_the_audio(
-    endpoint, with_clips, monkeypatch
-):
+def test_clips_are_embedded_before_the_audio_is_decoded(endpoint, with_clips, monkeypatch):
     order, threads = [], set()
 
     def decoding(what):
@@ -244,7 +241,7 @@ def test_clips_are_decoded_by_who_prepares_and_heard_before_the_audio(
         threads.add(threading.current_thread())
 
     monkeypatch.setattr("whosaid.diarization.known_speakers.decoding_steps", decoding("clip"))
-    monkeypatch.setattr("whosaid.call.decoding_steps", decoding("audio"))
+    monkeypatch.setattr("whosaid.endpoint.request_steps.decoding_steps", decoding("audio"))
     monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(hear))
     answer = asyncio.run(endpoint.answer(with_clips(2, 4, 5)))
     clip, audio = (("clip", "preparation"), ("audio", "preparation"))
@@ -254,29 +251,25 @@ def test_clips_are_decoded_by_who_prepares_and_heard_before_the_audio(
     assert any("sound alike" in warning for warning in answer.warnings)
 
 
-def test_between_two_clips_others_have_their_turn(
+@asynchronous
+async def test_between_two_clips_others_have_their_turn(
     endpoint, with_clips, recording, gate, monkeypatch
 ):
-    """Though they are longer than a clip."""
+    """The other recording is longer than the clips."""
     monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
 
-    async def both():
-        enrols = asyncio.ensure_future(endpoint.answer(with_clips(2, 4, 5, 6)))
-        assert await asyncio.to_thread(gate.begun.wait, 60)
-        other = asyncio.ensure_future(
-            endpoint.answer(parsed(endpoint, recording(8), language="en", diarize=True))
-        )
-        assert await asyncio.to_thread(gate.waits.wait, 60)
-        gate.go_on.set()
-        await asyncio.gather(enrols, other)
-
-    asyncio.run(both())
+    enrols = asyncio.ensure_future(endpoint.answer(with_clips(2, 4, 5, 6)))
+    assert await asyncio.to_thread(gate.begun.wait, 60)
+    other = asyncio.ensure_future(
+        endpoint.answer(parsed(endpoint, recording(8), language="en", diarize=True))
+    )
+    assert await asyncio.to_thread(gate.waits.wait, 60)
+    gate.go_on.set()
+    await asyncio.gather(enrols, other)
     assert endpoint.diarizer.heard == [4, 8, 5, 6, 2]
 
 
-def test_who_leaves_while_a_clip_is_heard_has_no_other_heard(
-    endpoint, with_clips, gate, monkeypatch
-):
+def test_cancelled_request_embeds_no_further_clip(endpoint, with_clips, gate, monkeypatch):
     over = threading.Event()
     monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
 
@@ -288,7 +281,7 @@ def test_who_leaves_while_a_clip_is_heard_has_no_other_heard(
         gate.go_on.set()
 
     asyncio.run(leave())
-    endpoint.diarization.compute(Recording(0.0), over.set).result(60)
+    endpoint.workers.diarization.compute(QueuedAudio(0.0), over.set).result(60)
     assert over.is_set()
     assert endpoint.diarizer.heard == [4]
     assert endpoint.held_audio_bytes == 0
@@ -298,29 +291,24 @@ class Text(str):
     """Text whose end can be watched."""
 
 
-def test_nobody_holds_on_to_a_file_that_is_decoded(endpoint, recording, monkeypatch):
-    """Neither during recognition nor during diarization."""
+@asynchronous
+async def test_decoded_file_is_released(endpoint, recording, monkeypatch):
+    """The file is freed before recognition and diarization."""
     inputs, held = Text(recording(3)), []
     upload = weakref.ref(inputs)
-    diarize = TurnsOfSeconds().diarize
 
-    def watch(*arguments):
+    def watch(_=None):
         gc.collect()
         held.append(upload() is not None)
-        return diarize(*arguments)
 
-    monkeypatch.setattr(endpoint.diarizer, "diarize", watch)
+    monkeypatch.setattr(endpoint.models, "diarizer", TurnsOfSeconds(watch))
     request = parsed(endpoint, inputs, language="en", diarize=True)
     size = len(inputs)
     del inputs
 
-    async def follow():
-        async for event in endpoint.stream(request):
-            if isinstance(event, Decoded):
-                gc.collect()
-                held.append(upload() is not None)
-
-    asyncio.run(follow())
+    async for event in endpoint.stream(request):
+        if isinstance(event, Decoded):
+            watch()
     assert held == [False, False]
     assert len(request.upload) == size
 
@@ -358,7 +346,8 @@ def test_a_request_that_fails_in_the_engine_fails_alone(alone, endpoint, recordi
         assert response(answer, request.config) == alone(body)
 
 
-def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording, monkeypatch):
+@asynchronous
+async def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording, monkeypatch):
     good = parsed(endpoint, recording(4), language="en")
     bad = parsed(endpoint, recording(4), language="de", return_timestamps="word")
 
@@ -369,38 +358,53 @@ def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording, monke
 
     monkeypatch.setattr("whosaid.asr.output.chunks.aligned_words", fail)
 
-    async def together():
-        return await asyncio.gather(
-            endpoint.answer(good), endpoint.answer(bad), return_exceptions=True
-        )
-
-    answer, failed = asyncio.run(together())
+    answer, failed = await asyncio.gather(
+        endpoint.answer(good), endpoint.answer(bad), return_exceptions=True
+    )
     assert isinstance(failed, ModelError)
     assert "ValueError" in str(failed)
     assert answer.transcript.chunks
 
 
-def test_who_leaves_while_decoding_frees_the_rows(endpoint, recording):
+@asynchronous
+async def test_cancelled_request_frees_its_rows(endpoint, recording):
     before = endpoint.recogniser.counts.cancelled
 
-    async def leave():
-        async with aclosing(
-            endpoint.stream(parsed(endpoint, recording(9), language="en"))
-        ) as events:
-            async for event in events:
-                if isinstance(event, Progress):
-                    break
-        return await endpoint.answer(parsed(endpoint, recording(3), language="en"))
-
-    assert asyncio.run(leave()).transcript.chunks
+    async with aclosing(endpoint.stream(parsed(endpoint, recording(9), language="en"))) as events:
+        async for event in events:
+            if isinstance(event, Transcribed):
+                break
+    assert (await endpoint.answer(parsed(endpoint, recording(3), language="en"))).transcript.chunks
     assert idle(endpoint)
     assert endpoint.recogniser.counts.cancelled == before + 1
+
+
+@asynchronous
+async def test_events_tell_how_much_of_the_search_for_speakers_is_done(
+    endpoint, recording, monkeypatch
+):
+    events, known = [], threading.Event()
+
+    def hear(pause):
+        pause(0.25)
+        assert known.wait(60)
+
+    monkeypatch.setattr(endpoint.models, "diarizer", TurnsOfSeconds(hear))
+    monkeypatch.setattr("whosaid.endpoint.request_steps.REPORT_SECONDS", 0.01)
+
+    async for event in endpoint.stream(parsed(endpoint, recording(3), language="en", diarize=True)):
+        events.append(event)
+        if isinstance(event, Diarized):
+            known.set()
+    kinds = [*dict.fromkeys(map(type, events))]
+    assert kinds == [Decoded, Transcribed, Diarized, Finished]
+    assert {each.share for each in events if isinstance(each, Diarized)} == {0.25}
 
 
 def test_a_cancelled_task_leaves_its_diarization(endpoint, recording, monkeypatch):
     begun, ended = threading.Event(), threading.Event()
 
-    def diarize(samples, hints, pause):
+    def hear(pause):
         begun.set()
         with suppress(DiarizationCancelled):
             while True:
@@ -408,7 +412,7 @@ def test_a_cancelled_task_leaves_its_diarization(endpoint, recording, monkeypatc
         ended.set()
         raise DiarizationCancelled
 
-    monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
+    monkeypatch.setattr(endpoint.models, "diarizer", TurnsOfSeconds(hear))
 
     async def cancel():
         request = parsed(endpoint, recording(3), language="en", diarize=True)
@@ -423,13 +427,10 @@ def test_a_cancelled_task_leaves_its_diarization(endpoint, recording, monkeypatc
     assert endpoint.outstanding == 0
 
 
-def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, gate, monkeypatch):
-    """One recording is being diarized, and the queued one is cancelled."""
+@asynchronous
+async def test_cancelled_request_frees_its_queued_samples(endpoint, recording, gate, monkeypatch):
+    """A recording is being diarized, and the queued one is cancelled."""
     freed = threading.Event()
-
-    def diarize(samples, hints, pause):
-        gate.hear(samples)
-        return TurnsOfSeconds().diarize(samples, hints, pause)
 
     async def decoded(*arguments):
         audio = await decoding_steps(*arguments)
@@ -437,8 +438,8 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, ga
             weakref.finalize(audio.samples, freed.set)
         return audio
 
-    monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
-    monkeypatch.setattr("whosaid.call.decoding_steps", decoded)
+    monkeypatch.setattr(endpoint.models, "diarizer", TurnsOfSeconds(gate.hear))
+    monkeypatch.setattr("whosaid.endpoint.request_steps.decoding_steps", decoded)
 
     def is_freed():
         """Return whether it is freed once the preparation thread is done and the cancelled task
@@ -449,85 +450,49 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, ga
                 return True
         return False
 
-    async def leave():
-        first, second = (
-            parsed(endpoint, recording(s), language="en", diarize=True) for s in (3, 4)
-        )
-        one = asyncio.ensure_future(endpoint.answer(first))
-        assert await asyncio.to_thread(gate.begun.wait, 60)
-        other = asyncio.ensure_future(endpoint.answer(second))
-        assert await asyncio.to_thread(gate.waits.wait, 60)
-        other.cancel()
-        await asyncio.wait([other])
-        del other
-        assert await asyncio.to_thread(is_freed)
-        assert not one.done()
-        gate.go_on.set()
-        return await one
-
-    assert asyncio.run(leave()).segments
+    first, second = (parsed(endpoint, recording(s), language="en", diarize=True) for s in (3, 4))
+    one = asyncio.ensure_future(endpoint.answer(first))
+    assert await asyncio.to_thread(gate.begun.wait, 60)
+    other = asyncio.ensure_future(endpoint.answer(second))
+    assert await asyncio.to_thread(gate.waits.wait, 60)
+    other.cancel()
+    await asyncio.wait([other])
+    del other
+    assert await asyncio.to_thread(is_freed)
+    assert not one.done()
+    gate.go_on.set()
+    assert (await one).segments
 
 
-def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
-    endpoint, recording, monkeypatch
+@asynchronous
+async def test_short_recording_is_diarized_before_a_waiting_long_one(
+    endpoint, recording, gate, monkeypatch
 ):
     """While one of ten seconds is being diarized, the shorter of two queued recordings is next."""
-    begun, go_on, lengths = threading.Event(), threading.Event(), []
-
-    def diarize(samples, hints, pause):
-        lengths.append(round(len(samples) / 16_000))
-        begun.set()
-        assert go_on.wait(60)
-        return TurnsOfSeconds().diarize(samples, hints, pause)
-
-    monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
-    submit = endpoint.diarization.submit
-    arrived = asyncio.Queue()
+    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
+    submit, arrived = endpoint.workers.diarization.submit, asyncio.Queue()
 
     def submitting(*arguments):
         arrived.put_nowait(None)
         return submit(*arguments)
 
-    monkeypatch.setattr(endpoint.diarization, "submit", submitting)
+    monkeypatch.setattr(endpoint.workers.diarization, "submit", submitting)
 
-    async def all_three():
-        asked = []
-        for seconds in (10, 8, 3):
-            request = parsed(endpoint, recording(seconds), language="en", diarize=True)
-            asked.append(asyncio.ensure_future(endpoint.answer(request)))
-            await arrived.get()
-            assert await asyncio.to_thread(begun.wait, 60)
-        go_on.set()
-        return await asyncio.gather(*asked)
-
-    answers = asyncio.run(all_three())
-    assert lengths == [10, 3, 8]
+    asked = []
+    for seconds in (10, 8, 3):
+        request = parsed(endpoint, recording(seconds), language="en", diarize=True)
+        asked.append(asyncio.ensure_future(endpoint.answer(request)))
+        await arrived.get()
+        assert await asyncio.to_thread(gate.begun.wait, 60)
+    gate.go_on.set()
+    answers = await asyncio.gather(*asked)
+    assert endpoint.diarizer.heard == [10, 3, 8]
     assert all(answer.segments for answer in answers)
 
 
-def test_when_the_engines_thread_ends_everybody_is_told(serving, recording, monkeypatch):
-    endpoint = serving()
-
-    def fail(**_):
-        raise SystemError("nothing works")
-
-    monkeypatch.setattr(endpoint.recogniser.transcriber.engine, "step", fail)
-    *three, fourth = (parsed(endpoint, recording(4), language="en") for _ in range(4))
-
-    async def together():
-        return await asyncio.gather(*map(endpoint.answer, three), return_exceptions=True)
-
-    assert all(isinstance(each, ModelError) for each in asyncio.run(together()))
-    assert not endpoint.recogniser.alive
-    with pytest.raises(ModelError, match="has stopped"):
-        asyncio.run(endpoint.answer(fourth))
-    assert endpoint.outstanding == 0
-
-
-def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(
-    endpoint, recording, wav, monkeypatch
-):
-    """It arrives when the first of eight long silent recordings has taken one step."""
+@asynchronous
+async def test_short_recording_is_decoded_between_long_ones(endpoint, recording, wav, monkeypatch):
+    """The recording arrives when the first of eight long silent ones has taken one step."""
     begun, go_on, steps = threading.Event(), threading.Event(), []
     inputs = {3: recording(3), 8: base64.b64encode(wav(np.zeros(8 * 16_000))).decode()}
 
@@ -544,22 +509,19 @@ def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(
             return end.value
 
     monkeypatch.setattr("whosaid.audio.decode.STEP_SECONDS", 1)
-    monkeypatch.setattr("whosaid.call.decoding_steps", watched)
+    monkeypatch.setattr("whosaid.endpoint.request_steps.decoding_steps", watched)
 
-    async def together():
-        long = [
-            asyncio.ensure_future(endpoint.answer(parsed(endpoint, inputs[8], language="en")))
-            for _ in range(8)
-        ]
-        assert await asyncio.to_thread(begun.wait, 60)
-        short = asyncio.ensure_future(endpoint.answer(parsed(endpoint, inputs[3], language="en")))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        go_on.set()
-        answer, *_ = await asyncio.gather(short, *long)
-        return answer
-
-    answer = asyncio.run(together())
+    long = [
+        asyncio.ensure_future(endpoint.answer(parsed(endpoint, inputs[8], language="en")))
+        for _ in range(8)
+    ]
+    assert await asyncio.to_thread(begun.wait, 60)
+    short = asyncio.ensure_future(endpoint.answer(parsed(endpoint, inputs[3], language="en")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    go_on.set()
+    answer, *_ = await asyncio.gather(short, *long)
+    answer = answer
     assert round(answer.duration) == 3
     assert steps.count(True) >= 8 * 8
     before = steps[: len(steps) - steps[::-1].index(False)]
@@ -582,7 +544,7 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(
         most.append(sum(each.samples.nbytes for each in alive))
         return audio
 
-    monkeypatch.setattr("whosaid.call.decoding_steps", counted)
+    monkeypatch.setattr("whosaid.endpoint.request_steps.decoding_steps", counted)
     limit = 4 * 16_000 * (2 + 2 * 2) - 1  # less than one of 2 s and as much room again
     endpoint = serving(max_decoded_bytes=limit)
 

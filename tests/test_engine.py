@@ -9,10 +9,11 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import oracle
 import pytest
 import torch
-from oracle import (
+
+from tests.helpers import oracle
+from tests.helpers.oracle import (
     TINY,
     TINY_128,
     TINY_ENGLISH,
@@ -27,13 +28,14 @@ from oracle import (
     windows_of,
     with_assistant,
 )
-from refusals import refused
-
-from whosaid.asr.engine import fallback, results
+from tests.helpers.refusals import refused
+from whosaid.asr.engine import fallback, result_reader
 from whosaid.asr.engine.drafting import TIMED_ROWS, DraftPolicy
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback, find_repetition
 from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.engine.rows import PaddedSizes
+from whosaid.asr.model import decoder
 from whosaid.asr.model.cpu_threads import CpuThreads
 from whosaid.errors import ModelError
 
@@ -41,6 +43,12 @@ from whosaid.errors import ModelError
 RAGGED = {TINY: 142, TINY_ENGLISH: 142, TINY_128: 12}
 SHORT = dataclasses.replace(TINY, positions=96)
 COUNT, MOST = 12, 24  # windows of most tests, and their longest text
+
+
+@pytest.fixture(autouse=True)
+def memory_bounds_no_rows(monkeypatch):
+    """A machine that is short of memory would decode fewer rows at once, in more steps."""
+    monkeypatch.setattr("whosaid.asr.engine.memory.host_memory", lambda: None)
 
 
 @functools.cache
@@ -113,7 +121,7 @@ def test_thirty_two_rows_of_which_some_end_at_once(drafts):
 
 
 def test_rows_that_never_end_stop_at_the_last_position():
-    """Each with a prompt of another length."""
+    """Prompts differ in length."""
     windows = windows_of(True, 3, None, SHORT)
     options = DecodeOptions(assisted=True, drafts=6)
     answers = decode(engine_of(SHORT, None, 0.1), windows, options)
@@ -123,7 +131,7 @@ def test_rows_that_never_end_stop_at_the_last_position():
 
 
 @pytest.mark.parametrize("batch_size", [1, 12])
-def test_a_draft_length_that_changes_from_round_to_round_changes_no_token(monkeypatch, batch_size):
+def test_varying_draft_lengths_change_no_token(monkeypatch, batch_size):
     engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
     lengths = itertools.cycle([0, 3, 0, 0, 0, 0, 10, 1, 0])
     monkeypatch.setattr(DraftPolicy, "prepares", lambda *_: True)
@@ -145,10 +153,7 @@ def test_statistics_are_those_of_transformers_scores():
         features = models.feature_extractor(
             window.samples, sampling_rate=16_000, return_tensors="pt"
         ).input_features
-        said = [
-            *answer.tokens,
-            *([models.special_tokens.end_of_text] if len(answer.tokens) < MOST else []),
-        ]
+        said = [*answer.tokens, models.special_tokens.end_of_text][:MOST]
         read = torch.tensor([[*window.prompt, *said]])
         with torch.inference_mode():
             logits = models.model(features.double(), decoder_input_ids=read[:, :-1]).logits[0]
@@ -172,24 +177,47 @@ def test_statistics_are_those_of_transformers_scores():
 def test_attention_is_that_of_transformers(monkeypatch, listed, batch_size, drafts, temperature):
     models, windows = models_of(TINY, RAGGED[TINY]), windows_of()
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
-    monkeypatch.setattr(results, "normalize_attention", lambda attention: attention)
+    monkeypatch.setattr(decoder, "normalize_attention", lambda attention: attention)
     engine = DecodeEngine(with_assistant(models, 0.1))
     options = DecodeOptions(True, drafts > 0, batch_size, None, drafts, temperature=temperature)
     answers = decode(engine, windows, options)
     assert {answer.temperature for answer in answers.values()} == {temperature}
+    heads = [(1, 0), (1, 1)] if listed is None else [(0, 1)]
     for window in windows:
         answer = answers[window.key]
         said = [*answer.tokens, models.special_tokens.end_of_text][: len(answer.log_probs)]
-        expected = oracle.cross_attention(
-            models, window, said, [(1, 0), (1, 1)] if listed is None else [(0, 1)]
-        )
+        expected = oracle.sharpest(oracle.cross_attention(models, window, said, heads))
         # Spectrograms are float32 here and there: what is computed from them is float64.
         torch.testing.assert_close(
             torch.from_numpy(answer.attention), expected, atol=1e-6, rtol=1e-5
         )
 
 
-def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once(monkeypatch):
+def test_loops_are_looked_for_in_the_attention_of_all_heads(monkeypatch):
+    seen, read = {}, result_reader.read_repetitions
+
+    def watched(tokens, attend):
+        if tokens:
+            seen[tuple(tokens)] = attend(len(tokens))
+        return read(tokens, attend)
+
+    monkeypatch.setattr(result_reader, "read_repetitions", watched)
+    models, windows = models_of(TINY, RAGGED[TINY]), windows_of(False)
+    options = DecodeOptions(False, fallback=Fallback(None))
+    answers = decode(DecodeEngine(models), windows, options)
+    text_tokens = models.special_tokens.text_tokens
+    found = [(window, answers[window.key].tokens) for window in windows]
+    by_text = {tuple(text_tokens(tokens)): (window, tokens) for window, tokens in found}
+    assert seen.keys() == by_text.keys() - {()}
+    for text, attention in seen.items():
+        window, tokens = by_text[text]
+        places = [place for place, token in enumerate(tokens) if token in text_tokens([token])]
+        heads = oracle.cross_attention(models, window, tokens[: places[-1] + 1], [(1, 0), (1, 1)])
+        expected = decoder.normalize_attention(heads).numpy()[places]
+        np.testing.assert_allclose(attention, expected, atol=1e-4)
+
+
+def test_language_equals_transformers_with_one_encoding(monkeypatch):
     engine = engine_of(TINY)
     models = engine.models
     window = windows_of(True, 1, 5)[0]
@@ -209,8 +237,8 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once(mon
     assert len(passes) == 1
 
 
-def test_a_language_is_heard_without_projecting_what_was_encoded(monkeypatch):
-    """Keys and values of all its frames would cost a ninth of encoding a window, or more."""
+def test_language_detection_projects_no_cross_attention(monkeypatch):
+    """Keys and values of all frames would cost a ninth of encoding a window, or more."""
     engine = engine_of(TINY)
     monkeypatch.setattr(engine.main, "allocate", None)
     monkeypatch.setattr(engine.main, "fill_cross_kv", None)
@@ -268,7 +296,7 @@ def test_a_text_is_sampled_behind_its_first_token_too():
     assert all(sampled[key].tokens != likeliest[key].tokens for key in alike)
 
 
-def test_a_session_that_is_closed_early_leaves_nothing_to_the_next():
+def test_session_closed_early_leaves_nothing_behind():
     engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
     with engine.session(DecodeOptions(batch_size=12)) as session:
         session.add(windows_of(True, COUNT))
@@ -307,7 +335,7 @@ def test_out_of_memory_halves_what_ran_and_loses_nothing(
         assert [size for size in sizes if size > fitting] == refused
 
 
-def test_detecting_a_language_gives_back_what_an_earlier_request_holds(monkeypatch):
+def test_language_detection_releases_idle_memory(monkeypatch):
     engine = DecodeEngine(models_of(TINY))
     decode(engine, windows_of(True, 4, 5), DecodeOptions())
     encoder = engine.context.encoder
@@ -370,18 +398,13 @@ def asked_with(number):
     return options, windows_of(options.timestamps)[number % 3 :]
 
 
-@functools.cache
-def answered_alone(number):
-    options, requests = asked_with(number)
-    return decode(engine_of(TINY, RAGGED[TINY], 0.1), requests, options)
-
-
 def test_sessions_with_different_options_give_the_answers_they_give_alone():
     """Prompts differ too, within each session and between them."""
     chosen = range(len(DIFFERENT))
     engine = engine_of(TINY, RAGGED[TINY], 0.1)
-    alone = [answered_alone(number) for number in chosen]
-    together = interleaved(engine, [asked_with(number) for number in chosen])
+    asked = [asked_with(number) for number in chosen]
+    alone = [decode(engine, requests, options) for options, requests in asked]
+    together = interleaved(engine, asked)
     for ours, expected in zip(together, alone, strict=True):
         assert tokens_of(ours) == tokens_of(expected)
         for key, answer in expected.items():
@@ -441,9 +464,7 @@ def test_statistics_count_what_was_decoded():
 
 
 @pytest.mark.parametrize(("timestamps", "drafts"), [(True, 0), (False, 4)])
-def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
-    monkeypatch, timestamps, drafts
-):
+def test_looping_rows_are_stopped_and_cut_when_certain(monkeypatch, timestamps, drafts):
     monkeypatch.setattr(fallback, "LEAST_TOKENS", 2)  # random models loop no longer than that
     monkeypatch.setattr(fallback, "LEAST_REPEATS", 2)
     monkeypatch.setattr(fallback, "LEAST_PROGRESS", 2)  # none of them follows any speech
@@ -468,14 +489,10 @@ def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_what_is_no_number_is_an_error_and_harms_no_other_window(monkeypatch, num_beams):
+def test_nan_scores_fail_their_own_window_alone(monkeypatch, num_beams):
     """A model's scores may exceed its precision; that must not give a text without words."""
     engine = DecodeEngine(models_of(TINY, 142))
-    monkeypatch.setattr(
-        type(engine.runner),
-        "padded",
-        lambda _, size, needed, __: max(needed, 64) if size == "positions" else needed,
-    )
+    monkeypatch.setattr(engine.runner, "sizes", PaddedSizes(positions=(64,)))
     windows, options = windows_of(True, 3, 16), DecodeOptions(True, num_beams=num_beams)
     expected = tokens_of(decode(engine, windows, options))
     encoded = engine.detect_language(windows[0].samples).encoded

@@ -1,7 +1,5 @@
 """Clips through the endpoint on the demo models: names in the answer, refusals, and no trace."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import io
@@ -14,18 +12,18 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 import torch
-from refusals import refused
 from scipy.signal import resample_poly
 
 from config import InferenceConfig
+from tests.helpers.refusals import refused
 from tests.support.dialogue import Style, draw_dialogue
 from tests.support.speech import Voice, draw_clip
 from whosaid.audio.decode import AudioLimits
-from whosaid.diarization.known_speakers import Enrolment, speaker_voice
+from whosaid.diarization.known_speakers import VoiceEnroller, speaker_voice
 from whosaid.diarization.pyannote import fingerprint
 from whosaid.diarization.thread import DiarizationClient
 from whosaid.errors import AudioTooLong, InvalidReference
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 
 RATE = 16_000
 ANNA = Voice("espeak", "f2", "en-us", 50, 160)
@@ -134,7 +132,7 @@ def test_names_change_nothing_but_labels_wherever_they_stand(answer, plain):
     assert "Bob B.: " in answer["output"]["srt"]
 
 
-def test_a_clip_at_8_khz_and_two_clips_of_a_name(ask, encode, clips):
+def test_two_clips_of_a_name_match_at_8_khz(ask, encode, clips):
     low = resample_poly(clip(ANNA, 4.0, seed=4), 1, 2)
     found = ask([("Anna", encode(low, 8_000)), ("Anna", clips["Anna"])], sampling_rate=8_000)
     (told,) = found["known_speakers"]
@@ -188,8 +186,8 @@ def test_a_voice_has_the_embedding_of_the_clip(demo_endpoint, clips, voices):
     for kind, given in (("reference", clips), ("voice", voices)):
         known = [{"name": name, kind: each} for name, each in given.items()]
         config = InferenceConfig.read({"known_speakers": known})
-        client = DiarizationClient(demo_endpoint.diarization, demo_endpoint.diarizer)
-        both[kind] = asyncio.run(demo_endpoint.enrol(client, config)).vectors
+        client = DiarizationClient(demo_endpoint.workers.diarization, demo_endpoint.diarizer)
+        both[kind] = asyncio.run(demo_endpoint.workers.enrol(client, config)).vectors
     for name, ((first,), (second,)) in zip(
         clips, zip(both["reference"].values(), both["voice"].values(), strict=True), strict=True
     ):
@@ -254,9 +252,7 @@ def in_base64(values):
         ({"embedding": in_base64(np.zeros(256))}, "embedding"),
     ],
 )
-def test_a_useless_voice_is_refused_by_its_field_before_the_audio(
-    demo_handler, voices, change, field
-):
+def test_useless_voice_is_refused_before_the_audio(demo_handler, voices, change, field):
     known = [{"name": "Anna", "voice": each | change} for each in voices.values()]
     known[0]["voice"] = voices["Anna"]
     with pytest.raises(InvalidReference) as refused:
@@ -281,9 +277,7 @@ def useless(encode):
     }
 
 
-def test_a_useless_clip_is_refused_by_its_place_before_the_audio(
-    demo_handler, useless, voices, caplog
-):
+def test_useless_clip_is_refused_before_the_audio(demo_handler, useless, voices, caplog):
     for reason, (reference, text) in useless.items():
         known = [{"name": "Anna", "voice": voices["Anna"]}, {"name": "B", "reference": reference}]
         body = {"inputs": "not even base64!", "parameters": {"known_speakers": known}}
@@ -303,10 +297,10 @@ def test_bytes_of_all_clips_and_the_audio_count_together(
 ):
     size = len(base64.b64decode(clips["Anna"]))
     known = {"known_speakers": named([("A", clips["Anna"]), ("B", clips["Anna"])])}
-    monkeypatch.setattr(demo_handler.endpoint, "limits", AudioLimits(60, 2 * size - 1))
+    monkeypatch.setattr(demo_handler.endpoint.workers, "limits", AudioLimits(60, 2 * size - 1))
     with refused("INVALID_REFERENCE", "known_speakers[1]"):
         demo_handler({"inputs": "", "parameters": known})
-    monkeypatch.setattr(demo_handler.endpoint, "limits", AudioLimits(60, 2 * size + 2))
+    monkeypatch.setattr(demo_handler.endpoint.workers, "limits", AudioLimits(60, 2 * size + 2))
     with refused("INVALID_AUDIO"):
         demo_handler({"inputs": "", "parameters": known})
     with pytest.raises(AudioTooLong):
@@ -321,7 +315,7 @@ def test_doubtful_clips_are_used_with_a_warning(demo_endpoint, encode):
         "known_speakers": named([("A", encode(short)), ("B", encode(noisy)), ("C", encode(short))])
     }
     find_speech, limits = demo_endpoint.recogniser.transcriber.find_speech, demo_endpoint.limits
-    enrolment = Enrolment(demo_endpoint.diarizer, find_speech, limits, RATE)
+    enrolment = VoiceEnroller(demo_endpoint.diarizer, find_speech, limits, RATE)
     for each in InferenceConfig.read(config).known_speakers:
         enrolment.enrol(each.name, run_steps(enrolment.decode(each)))
     text = " ".join(enrolment.known.warnings)

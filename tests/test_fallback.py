@@ -1,6 +1,4 @@
-"""When a window is decoded again, and chance that depends on the window."""
-
-from __future__ import annotations
+"""Windows that are decoded again, and chance that depends on the window."""
 
 import dataclasses
 
@@ -16,7 +14,7 @@ from whosaid.asr.engine.fallback import (
     with_thresholds,
 )
 from whosaid.asr.engine.prefill import uniform
-from whosaid.asr.engine.request import DecodeResult
+from whosaid.asr.engine.result import DecodeResult
 
 PLAIN = "the quick brown fox jumps over the lazy dog while nobody looks"
 THRESHOLD = DEFAULT_FALLBACK.logprob_threshold
@@ -42,7 +40,7 @@ def result_of(logprob: float, no_speech_prob: float = 0.0, repetitive: bool = Fa
         (-1.1, 0.9, True, True),
     ],
 )
-def test_when_a_window_is_decoded_again(text_logprob, no_speech_prob, repetitive, again):
+def test_unlikely_or_repetitive_texts_are_rejected(text_logprob, no_speech_prob, repetitive, again):
     result = result_of(text_logprob, no_speech_prob, repetitive)
     assert Fallback().rejects(result) is again
 
@@ -72,15 +70,13 @@ def test_a_text_that_compresses_too_well_repeats_itself():
     ("timestamps", "num_beams", "again"),
     [(True, 1, True), (False, 1, True), (True, 5, True), (False, 4, True), (False, 5, False)],
 )
-def test_by_default_a_window_is_decoded_once_more_unless_that_would_be_the_same(
-    timestamps, num_beams, again
-):
+def test_second_attempt_must_differ_from_the_first(timestamps, num_beams, again):
     assert DEFAULT_FALLBACK.differs(timestamps, num_beams) is again
     assert not Fallback(None).differs(timestamps, num_beams)
     assert not Fallback(1, True).differs(timestamps, num_beams)
 
 
-def test_a_threshold_that_is_asked_for_takes_the_place_of_the_default():
+def test_requested_thresholds_replace_defaults():
     assert with_thresholds(None, None, None) is None
     result = result_of(-0.5, no_speech_prob=0.5)
     for given, rejected, silent in (
@@ -110,7 +106,7 @@ ARTICLE = {
 
 
 @pytest.mark.parametrize("language", ARTICLE)
-def test_plain_speech_is_no_repetition_in_any_script_and_a_loop_is(language):
+def test_loops_are_repetitive_and_speech_is_not(language):
     assert letter_compression_ratio(ARTICLE[language]) < 1.5
     assert not Fallback().repeats_itself(ARTICLE[language])
     assert Fallback().repeats_itself(ARTICLE[language][:12] * 15)

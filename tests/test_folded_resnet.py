@@ -1,7 +1,5 @@
 """The folded network against pyannote's: every frame, every embedding, and how much is computed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A client's own text: its words in order with times of the audio, what nobody says marked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 
@@ -10,16 +8,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import rules_of
-from stand_ins import asking
 
 from config import DEMO_MODELS
+from tests.helpers.distances import edits
+from tests.helpers.oracle import rules_of
+from tests.helpers.stand_ins import asking
 from tests.support.tiny_whispers import SMALL, hears_sound, loaded, noise
 from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
 from whosaid.asr.decoding_plan import Planner
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.frontend.schedule import Schedule
-from whosaid.asr.frontend.windows import Span, Window
+from whosaid.asr.frontend.windows import SampleSpan, Window
 from whosaid.asr.given_text import (
     NONE,
     GivenWord,
@@ -32,7 +31,7 @@ from whosaid.asr.given_text import (
 from whosaid.asr.language_timeline import LanguageTimeline
 from whosaid.asr.transcriber import Transcriber
 from whosaid.audio.decode import AudioLimits, decode_audio
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcribe.__main__ import CONVERSATION
 from whosaid.transcript import Chunk, Transcript, Unspoken, Word
@@ -50,16 +49,6 @@ ITEMS = st.text("abcd", max_size=40)
 WORDS = st.lists(
     st.sampled_from(["aa", "bb", "cc", "dd", "ee", "ff", "gg"]), min_size=1, max_size=40
 )
-
-
-def edits(left: str, right: str) -> int:
-    """Levenshtein's distance, by its recursion."""
-    row = list(range(len(right) + 1))
-    for place, item in enumerate(left, 1):
-        above, row = row, [place]
-        for column, other in enumerate(right, 1):
-            row.append(min(above[column] + 1, row[-1] + 1, above[column - 1] + (item != other)))
-    return row[-1]
 
 
 @given(ITEMS, ITEMS)
@@ -83,7 +72,7 @@ def windows_of(*texts: str) -> list[Recognised]:
 
 
 def placed(script: str, *texts: str) -> tuple[list[str], str]:
-    """The words of a script in each window, and those of them that were heard."""
+    """Return the words of a script in each window, and the words that were recognised."""
     words = [GivenWord(f" {each}", (1,), each) for each in script.split()]
     text, windows = run_steps(place_text(words, windows_of(*texts)))
     by_window = ["" for _ in texts]
@@ -94,14 +83,14 @@ def placed(script: str, *texts: str) -> tuple[list[str], str]:
     return by_window, " ".join(script.split()[word] for word in sorted(text.recognised))
 
 
-def test_words_stand_where_their_like_was_heard():
+def test_words_are_placed_beside_similar_recognised_words():
     script = "as you know i have given you proof of my admiration"
     windows, sure = placed(script, "as you no i", "have given your proof", "of my add miration")
     assert windows == ["as you know i", "have given you proof", "of my admiration"]
     assert sure == script
 
 
-def test_what_nobody_heard_is_not_sure_and_disturbs_nothing():
+def test_unrecognised_words_are_uncertain_and_move_no_others():
     script = "one two seven eight nine three four"
     assert placed(script, "one two", "three four") == (
         ["one two seven eight nine", "three four"],
@@ -120,11 +109,9 @@ def test_every_word_stands_once_and_in_order(script, first, second):
 @given(st.text(min_size=1, max_size=200), st.sampled_from(["en", "ja", None]))
 def test_the_words_joined_are_the_text(text, language):
     words = run_steps(split_text(text, MODELS, language))
-    plain = MODELS.tokenizer.decode(
-        MODELS.tokenizer.encode(
-            " " + " ".join(text.split()), add_special_tokens=False, split_special_tokens=True
-        )
-    )
+    spaced, plainly = " " + " ".join(text.split()), {"add_special_tokens": False}
+    tokens = MODELS.tokenizer.encode(spaced, split_special_tokens=True, **plainly)
+    plain = MODELS.tokenizer.decode(tokens)
     assert "".join(each.text for each in words).split() == plain.split()
     assert all(each.tokens for each in words)
 
@@ -148,20 +135,15 @@ def in_order(transcript: Transcript) -> list[str]:
     ],
     ids=repr,
 )
-def test_of_any_text_all_words_are_there_in_order(options):
-    """With random weights, which recognise anything, and in audio without speech."""
+def test_every_given_word_is_answered_in_order(options):
+    """Random weights recognise anything; audio without speech has nothing to recognise."""
     script = " ".join(f"word{number % 90}" for number in range(150))
     transcriber = Transcriber(MODELS, fallback=None, detect_speech=hears_sound)
     for samples in (noise(5.0, 1), np.concatenate([noise(3.0, 2), noise(2.0, 3) * 0])):
         options = {**options, "text": script}
         found = transcriber.transcribe(samples, transcriber.validate(asking(**options)))
         assert "".join(in_order(found)) == script.replace(" ", "")
-        times = [
-            time
-            for chunk in found.chunks
-            for each in chunk.words
-            for time in (each.start, each.end)
-        ]
+        times = [time for each in words_of(found) for time in (each.start, each.end)]
         assert times == sorted(times)
     silent = transcriber.transcribe(samples * 0, transcriber.validate(asking(**options)))
     assert silent.chunks == ()
@@ -171,7 +153,7 @@ def test_of_any_text_all_words_are_there_in_order(options):
 def schedule_of(windows: int) -> Schedule:
     """Two seconds of sound in every four, silence between."""
     sound = np.tile(np.repeat(np.float32([0.5, 0.0]), 2 * SAMPLE_RATE), windows)
-    speech = [Span(n * 4 * SAMPLE_RATE, (4 * n + 2) * SAMPLE_RATE) for n in range(windows)]
+    speech = [SampleSpan(n * 4 * SAMPLE_RATE, (4 * n + 2) * SAMPLE_RATE) for n in range(windows)]
     return Schedule(sound, speech, 3 * SAMPLE_RATE)
 
 
@@ -189,7 +171,7 @@ def forced(text: str, recognised: list[Recognised]) -> tuple[list[Chunk], tuple[
         return end.value
 
 
-def test_of_a_given_text_as_much_is_spoken_as_a_text_may_hold():
+def test_given_text_may_fill_the_longest_text():
     """In many scripts a token is a part of a letter, as here."""
     said = [f" word{300 + number}" for number in range(11)]
     assert MODELS.special_tokens.max_length // 2 < len("".join(said))
@@ -202,16 +184,15 @@ def test_of_a_given_text_as_much_is_spoken_as_a_text_may_hold():
     assert unspoken == ()
 
 
-def test_where_nothing_was_heard_a_given_text_is_spoken_nowhere():
+def test_given_text_is_unspoken_if_nothing_was_recognised():
     chunks, unspoken = forced("word300 word301", [])
     assert chunks == []
     assert unspoken == (Unspoken((" word300", " word301"), 0),)
 
 
-def test_a_word_given_where_no_timestamps_were_heard_is_weighed_against_other_words():
-    """As transformers weighs it, and itself where it is suppressed, behind a prompt without
-    timestamps; beside a window that has some.
-    """
+def test_untimed_window_weighs_given_words_as_transformers_does():
+    """The prompt has no timestamps, and a suppressed word counts as a candidate. Another window has
+    timestamps."""
     schedule, words = schedule_of(2), (" word300", " word301")
     windows, recognised = schedule.planned(), []
     for window, word, start in zip(windows, words, (0.5, 4.5), strict=True):
@@ -272,8 +253,8 @@ def words_of(transcript: Transcript) -> list[Word]:
     return [word for chunk in transcript.chunks for word in chunk.words]
 
 
-def test_what_was_recognised_is_answered_as_it_was(transcriber, samples, recognised):
-    """The same tokens have the same attention, so the same times, but for a few near the end."""
+def test_recognised_text_given_back_keeps_its_times(transcriber, samples, recognised):
+    """Equal tokens have equal attention, so equal times, but for a few near the end."""
     found = aligned(transcriber, samples, recognised.text)
     pairs = list(zip(words_of(found), words_of(recognised), strict=True))
     moved = [here for here, there in pairs if (here.start, here.end) != (there.start, there.end)]
@@ -281,9 +262,7 @@ def test_what_was_recognised_is_answered_as_it_was(transcriber, samples, recogni
     assert found.unspoken == ()
 
 
-def test_the_true_text_is_timed_as_exactly_as_recognition_times_its_own(
-    transcriber, samples, recognised
-):
+def test_true_text_is_timed_as_exactly_as_recognition(transcriber, samples, recognised):
     script = [each["text"] for each in TRUTH]
     found = aligned(transcriber, samples, " ".join(script))
     assert len(words_of(found)) >= MOSTLY * len(script)
@@ -318,7 +297,7 @@ def test_timestamps_in_a_text_are_no_words(transcriber, samples):
     assert [chunk.text for chunk in found.chunks] == [" good morning how can i help you"]
 
 
-def test_a_text_that_no_window_holds_beside_a_long_prompt_is_cut(transcriber, samples):
+def test_given_text_beside_a_long_prompt_is_divided(transcriber, samples):
     text = " ".join(["twelve"] * 300)
     options = asking(language="en", text=text, prompt="good morning " * 300)
     found = transcriber.transcribe(samples[: 3 * SAMPLE_RATE], transcriber.validate(options))

@@ -1,21 +1,16 @@
-"""Texts that begin with given tokens, and drafts of what follows, against transformers' greedy
-decoding behind the same tokens, in float64.
-"""
-
-from __future__ import annotations
+"""Given prefixes and drafts, against transformers' greedy decoding behind the same tokens."""
 
 import copy
 import dataclasses
 import functools
 
-import nightly
-import oracle
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from oracle import TINY, decode, models_of, random_heads, with_assistant
 
+from tests.helpers import nightly, oracle
+from tests.helpers.oracle import TINY, decode, models_of, random_heads, with_assistant
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
@@ -82,9 +77,7 @@ def guesses(draw, number: int, timestamps: bool, ending: int | None = None):
 @settings(deadline=None, max_examples=2)
 @given(data=some.data())
 def test_texts_are_those_of_transformers_behind_the_prefix(drafter, data):
-    """Rows with all kinds of guesses beside each other, and beside rows without any; whatever else
-    drafts.
-    """
+    """Rows with guesses of all kinds, and without, run beside each other."""
     timestamps, batch_size = data.draw(some.booleans()), data.draw(some.sampled_from([1, 2, 4]))
     ending = data.draw(some.sampled_from([RAGGED, None]))
     asked = []
@@ -110,8 +103,7 @@ def test_texts_are_those_of_transformers_behind_the_prefix(drafter, data):
 
 @pytest.mark.parametrize("timestamps", [True, False])
 def test_a_prefix_that_the_model_would_have_written_changes_nothing(timestamps):
-    """Nor does it change attention and probabilities of the given tokens, or the end of the
-    text."""
+    """Attention and probabilities of the given tokens stay too, as does the end of the text."""
     engine, options = engine_of(), options_of("none", timestamps, WINDOWS)
     windows = windows_of(timestamps)
     expected = decode(engine, windows, options)
@@ -143,9 +135,9 @@ def test_nothing_more_need_be_said_behind_a_prefix():
     assert len(found.log_probs) == len(whole) + 1
 
 
-def test_what_no_rule_allows_may_be_given_and_has_a_finite_probability():
-    """For example the end of a segment before its text, or a suppressed token; the tokens after
-    it obey the rules."""
+def test_prefix_may_break_rules_with_finite_probability():
+    """Examples are the end of a segment before its text, and a suppressed token. Later tokens obey
+    the rules."""
     special = models_of(TINY).special_tokens
     later, earlier = special.timestamp_begin + 30, special.timestamp_begin + 3
     suppressed = next(each for each in special.begin_suppress if each < END)
@@ -156,7 +148,7 @@ def test_what_no_rule_allows_may_be_given_and_has_a_finite_probability():
     assert torch.tensor(found.log_probs).isfinite().all()
 
 
-def test_a_text_has_no_more_tokens_than_were_asked_for_though_more_are_given():
+def test_max_tokens_bounds_given_prefixes_and_drafts():
     window = dataclasses.replace(windows_of(True)[0], max_tokens=4, prefix=truth(0, True)[:6])
     found = decode(engine_of(), [window], DecodeOptions())[0]
     assert found.tokens == truth(0, True)[:4]
@@ -207,7 +199,7 @@ def test_behind_a_wrong_token_a_draft_is_followed_again(monkeypatch):
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS[1:])
-def test_how_right_a_requests_own_draft_is_says_nothing_of_the_drafter(drafter):
+def test_drafts_of_requests_do_not_change_drafter_rates(drafter):
     engine = engine_of(drafter, None)
     before = copy.deepcopy(engine.context.drafting.rates)
     text = truth(0, True, (), None)
@@ -221,7 +213,7 @@ def test_how_right_a_requests_own_draft_is_says_nothing_of_the_drafter(drafter):
     assert engine.context.drafting.rates == before
 
 
-def test_a_draft_that_is_right_to_its_end_ends_the_text(monkeypatch):
+def test_draft_right_to_its_end_ends_the_text(monkeypatch):
     engine, text = engine_of(), truth(0, True)
     for draft in (text, (*text, END), (*text, END, 5, 6)):
         window = dataclasses.replace(windows_of(True)[0], draft=draft)
@@ -229,7 +221,7 @@ def test_a_draft_that_is_right_to_its_end_ends_the_text(monkeypatch):
 
 
 def test_an_assistant_has_read_what_was_guessed():
-    """A perfect one is right throughout: whatever it had misread would show."""
+    """A perfect assistant is right throughout, unless it has misread a token."""
     models = with_assistant(models_of(TINY, None), 0.0)
     engine = DecodeEngine(models)
     for right, wrong in ((0, 0), (7, 0), (7, 5), (0, 12)):
@@ -279,7 +271,7 @@ def test_heads_read_the_state_that_chose_the_newest_token(kind):
 
 def test_a_draft_is_no_part_of_a_second_attempt(monkeypatch):
     """The second attempt uses beams, without timestamps."""
-    monkeypatch.setattr("whosaid.asr.engine.results.writes_more", lambda *_: False)
+    monkeypatch.setattr("whosaid.asr.engine.result_reader.writes_more", lambda *_: False)
     engine = engine_of()
     retrying = Fallback(3, logprob_threshold=0.0, no_speech_threshold=1.0)
     options = DecodeOptions(fallback=retrying)
@@ -293,7 +285,7 @@ def test_a_draft_is_no_part_of_a_second_attempt(monkeypatch):
         assert found[key].log_probs == pytest.approx(each.log_probs)
 
 
-def test_a_prefix_that_is_not_for_a_session_leaves_nothing_behind():
+def test_refused_prefix_leaves_nothing_behind():
     engine, windows = engine_of(), windows_of(True)
     with engine.session(DecodeOptions(num_beams=2)) as session:
         with pytest.raises(ValueError, match="a prefix is for"):

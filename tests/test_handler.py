@@ -1,7 +1,5 @@
 """The handler in the containers: its path, its log, its callers' threads and its own."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gc
@@ -14,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from test_endpoint import RESPONSE_KEYS, StandInDiarizer
 
 from config import REPOSITORY, ModelSettings
 from handler import EndpointHandler
 from tests.support.audio_files import speech
+from tests.test_endpoint import RESPONSE_KEYS, StandInDiarizer
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,7 @@ def test_a_real_transcriber_answers_plain_json(tiny_handler, hum):
     assert response["text"] == "".join(chunk["text"] for chunk in response["chunks"])
 
 
-def test_a_server_may_import_the_file_by_its_path_from_anywhere(monkeypatch):
+def test_file_can_be_imported_by_path_from_anywhere(monkeypatch):
     """hf-serve and the toolkit do so (`reliability/test_hf_serve.py`, `test_toolkit.py`)."""
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(REPOSITORY)])
     spec = importlib.util.spec_from_file_location("theirs", REPOSITORY / "handler.py")
@@ -70,17 +68,15 @@ def test_our_log_counts_and_times(tiny_handler, hum, caplog):
     assert response["text"] not in caplog.text
 
 
-def bodies_of(inputs):
-    return [
-        {"inputs": inputs, "parameters": {"assisted": assisted, "language": language}}
-        for assisted in (False, None)
-        for language in ("en", None)
-    ]
-
-
-def test_calls_from_several_threads_share_the_batch_and_are_answered_as_alone(precise_handler, wav):
+def test_concurrent_calls_share_a_batch_with_unchanged_answers(precise_handler, wav):
     """All calls arrive before the engine takes a step, so that their windows share rows."""
-    bodies = bodies_of(base64.b64encode(wav(speech(2.0))).decode())
+    inputs = base64.b64encode(wav(speech(2.0))).decode()
+    options = [
+        {"assisted": assisted, "language": each}
+        for assisted in (False, None)
+        for each in ("en", None)
+    ]
+    bodies = [{"inputs": inputs, "parameters": each} for each in options]
     alone = [precise_handler(body) for body in bodies]
     recogniser = precise_handler.endpoint.recogniser
     before = recogniser.counts.steps, recogniser.counts.rows
@@ -88,8 +84,9 @@ def test_calls_from_several_threads_share_the_batch_and_are_answered_as_alone(pr
     submit = recogniser.submit
 
     def count(*arguments):
+        job = submit(*arguments)
         submitted.release()
-        return submit(*arguments)
+        return job
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(bodies) + 1) as pool:
         patch.setattr(recogniser, "submit", count)
@@ -115,7 +112,7 @@ def test_a_call_may_come_from_within_an_event_loop(tiny_handler, hum):
 
 
 def test_a_call_that_is_interrupted_frees_its_rows(precise_handler, wav, monkeypatch):
-    """Like on Ctrl-C: the caller's wait raises once its windows are in rows."""
+    """Ctrl-C interrupts so: the caller's wait raises once its windows are in rows."""
     recogniser = precise_handler.endpoint.recogniser
     step, submit = recogniser.transcriber.engine.step, recogniser.submit
     begin, cancelled = asyncio.run_coroutine_threadsafe, recogniser.counts.cancelled

@@ -1,10 +1,6 @@
-"""The host's free memory: the machine's, by cgroups of both versions, and after memory was
-freed."""
-
-from __future__ import annotations
+"""The host's free memory: of the machine, by cgroups, and after memory was freed."""
 
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +9,8 @@ import pytest
 import torch
 
 import whosaid.runtime.host_memory
-from whosaid.runtime.host_memory import HostMemory, host_memory, return_freed
+from tests.helpers.programs import run_python
+from whosaid.runtime.host_memory import HostMemory, host_memory, return_freed, use_large_pages
 
 GIB = 1 << 30
 linux = pytest.mark.skipif(sys.platform != "linux", reason="it is read in /proc")
@@ -59,7 +56,6 @@ def host(tmp_path, monkeypatch):
 
 
 def v2(folder, limit, used, cached):
-    """Files of a cgroup."""
     stat = f"anon 5\nactive_file 7\ninactive_file {cached}\ntotal_inactive_file 1"
     files = {"memory.max": limit, "memory.current": used, "memory.stat": stat}
     return {f"cgroup{folder}/{name}": text for name, text in files.items()}
@@ -67,16 +63,12 @@ def v2(folder, limit, used, cached):
 
 def v1(folder, limit, used, cached):
     stat = f"inactive_file 1\ntotal_inactive_file {cached}"
-    files = {
-        "memory.limit_in_bytes": limit,
-        "memory.usage_in_bytes": used,
-        "memory.stat": stat,
-    }
+    files = {"memory.limit_in_bytes": limit, "memory.usage_in_bytes": used, "memory.stat": stat}
     return {f"cgroup/memory{folder}/{name}": text for name, text in files.items()}
 
 
 @pytest.mark.parametrize("own_cgroup", ["", "4:cpuset:/", "0::/"])
-def test_without_a_limit_it_is_what_the_machine_has(host, own_cgroup):
+def test_unlimited_memory_is_the_machines(host, own_cgroup):
     assert host(own_cgroup, {}) == HostMemory(10 * GIB, 16 * GIB)
 
 
@@ -88,14 +80,14 @@ PLACES = [("/", ""), ("/docker/5c1a", ""), ("/../other", ""), ("/a/b.service", "
 @pytest.mark.parametrize(("told", "folder"), PLACES)
 @pytest.mark.parametrize("version", [v1, v2])
 def test_the_limit_of_a_cgroup_less_what_is_in_use(host, version, told, folder):
-    """Caches of files that are not in use are none of it."""
+    """Caches of unused files do not count."""
     line = {v1: f"5:cpu,memory:{told}\n0::/", v2: f"0::{told}"}[version]
     files = version(folder, limit=4 * GIB, used=3 * GIB, cached=GIB // 2)
     assert host(line, files) == HostMemory(3 * GIB // 2, 4 * GIB)
 
 
 @pytest.mark.parametrize("version", [v1, v2])
-def test_of_cgroups_above_each_other_the_tightest_counts(host, version):
+def test_tightest_of_nested_cgroups_counts(host, version):
     line = {v1: "5:memory:/a/b/c", v2: "0::/a/b/c"}[version]
     unlimited = {v1: 9223372036854771712, v2: "max"}[version]
     files = version("/a/b/c", unlimited, used=GIB, cached=0)
@@ -104,7 +96,7 @@ def test_of_cgroups_above_each_other_the_tightest_counts(host, version):
     assert host(line, files) == HostMemory(GIB, 3 * GIB)
 
 
-def test_what_limits_nothing_is_not_counted_and_more_than_allowed_leaves_nothing(host):
+def test_cgroups_without_effect_are_ignored_and_overuse_leaves_nothing(host):
     assert host("0::/", v2("", 32 * GIB, used=GIB, cached=0)) == HostMemory(10 * GIB, 16 * GIB)
     assert host("0::/", v2("", GIB, used=2 * GIB, cached=0)) == HostMemory(0, GIB)
     other = v1("/mine", 4 * GIB, used=GIB, cached=0)
@@ -113,14 +105,13 @@ def test_what_limits_nothing_is_not_counted_and_more_than_allowed_leaves_nothing
 
 @glibc
 @pytest.mark.parametrize(("prepare", "kept"), [("keep_freed()", True), ("", False)])
-def test_what_is_freed_is_kept_for_the_next_window(prepare, kept):
-    command = [sys.executable, "-c", PAGES.format(prepare=prepare)]
-    done = subprocess.run(command, capture_output=True, check=True, cwd=REPOSITORY)
+def test_keep_freed_reuses_freed_memory(prepare, kept):
+    done = run_python("-c", PAGES.format(prepare=prepare), check=True)
     assert (int(done.stdout) < 100) is kept
 
 
 @glibc
-def test_what_was_freed_between_what_is_held_is_given_back():
+def test_freed_blocks_between_used_ones_are_returned():
     """Blocks of 1 MiB come from a heap once a larger one was freed."""
     torch.ones(20 << 18)
     held, blocks = [], []
@@ -135,6 +126,12 @@ def test_what_was_freed_between_what_is_held_is_given_back():
 
 
 def resident():
-    """Bytes of the process in memory."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:"))
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_large_pages_change_no_byte(written):
+    values = torch.arange(3 << 20, dtype=torch.int32)
+    use_large_pages(values.data_ptr(), values.nbytes, written)
+    assert torch.equal(values, torch.arange(3 << 20, dtype=torch.int32))

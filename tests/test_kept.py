@@ -9,7 +9,7 @@ import pytest
 
 from config import InferenceConfig
 from whosaid.answer.attribution import attributed
-from whosaid.answer.kept import BY_SEGMENT, BY_WORD, Request, for_keeping, is_of
+from whosaid.answer.kept import BY_SEGMENT, BY_WORD, RunRequest, for_keeping, is_of
 from whosaid.answer.response import response
 from whosaid.diarization.diarizer import Diarization
 from whosaid.diarization.known_speakers import KnownVoices
@@ -46,9 +46,7 @@ def diarization() -> Diarization:
 
 
 def an_answer(parameters: dict, apart: str) -> dict:
-    """As an endpoint gives it; speakers told `apart` by voice, by channel, or not. With "overlap"
-    they talk at once.
-    """
+    """Return an answer of an endpoint; `apart` says how speakers are separated, or overlap."""
     config = InferenceConfig.read(parameters)
     heard, found = [transcript()], [diarization() if apart == "voices" else None]
     if apart == "overlap":
@@ -65,7 +63,7 @@ def an_answer(parameters: dict, apart: str) -> dict:
 
 
 def a_kept_answer(parameters: dict, apart: str = "voices") -> dict:
-    made = Request(MODELS, parameters)
+    made = RunRequest(MODELS, parameters)
     return {"made_with": made.to_json(), **an_answer(parameters, apart)}
 
 
@@ -76,7 +74,7 @@ def test_formats_and_layouts_follow_to_the_letter(apart, before, layout):
     separate = {"channels": "separate"} if apart == "channels" else {}
     kept = a_kept_answer(for_keeping({**separate, **before, "output": ["srt", "txt"]}), apart)
     wanted = for_keeping({**separate, **layout, "output": FORMATS})
-    request = Request(MODELS, wanted)
+    request = RunRequest(MODELS, wanted)
     assert request.why_not(kept) == ""
     laid_out = request.laid_out(kept, FORMATS)
     assert laid_out["output"] == an_answer(wanted, apart)["output"]
@@ -86,21 +84,25 @@ def test_formats_and_layouts_follow_to_the_letter(apart, before, layout):
 
 def test_without_word_times_texts_follow_and_subtitles_do_not():
     kept = a_kept_answer({"output": []})
-    request = Request(MODELS, {"output": FORMATS})
+    request = RunRequest(MODELS, {"output": FORMATS})
     assert request.laid_out(kept, FORMATS)["output"].keys() == BY_SEGMENT
-    assert Request(MODELS, for_keeping({})).why_not(kept) == "has no word times"
+    assert RunRequest(MODELS, for_keeping({})).why_not(kept) == "has no word times"
     assert request.why_not(a_kept_answer(for_keeping({}))) == ""
 
 
 def test_turns_are_kept_as_they_are():
     kept = a_kept_answer(for_keeping({"output": ["rttm"]}))
-    laid_out = Request(MODELS, for_keeping({"max_line_width": 9})).laid_out(kept, ["srt", "rttm"])
+    laid_out = RunRequest(MODELS, for_keeping({"max_line_width": 9})).laid_out(
+        kept, ["srt", "rttm"]
+    )
     assert laid_out["output"]["rttm"] == kept["output"]["rttm"] != ""
 
 
 CLIP = {"name": "Ann", "reference": "UklGRg=="}
 VOICE = {"model": "a", "seconds": 2.0, "embedding": "c2VjcmV0IQ=="}
 SPEAKER = {"name": "Ann", "voice": VOICE}
+OTHER_CLIP = CLIP | {"reference": "UklGRQ=="}
+OTHER_SPEAKER = SPEAKER | {"voice": VOICE | {"model": "b"}}
 
 
 @pytest.mark.parametrize(
@@ -117,31 +119,23 @@ SPEAKER = {"name": "Ann", "voice": VOICE}
         ({"channels": "separate"}, {"channels": "separate", "diarize": True}, "diarize"),
         ({}, {"known_speakers": [CLIP]}, "known_speakers"),
         ({"known_speakers": [CLIP]}, {"known_speakers": json.dumps([CLIP])}, ""),
-        (
-            {"known_speakers": [CLIP]},
-            {"known_speakers": [CLIP | {"reference": "UklGRQ=="}]},
-            "known_speakers",
-        ),
+        ({"known_speakers": [CLIP]}, {"known_speakers": [OTHER_CLIP]}, "known_speakers"),
         ({"known_speakers": [SPEAKER]}, {"known_speakers": [SPEAKER]}, ""),
-        (
-            {"known_speakers": [SPEAKER]},
-            {"known_speakers": [SPEAKER | {"voice": VOICE | {"model": "b"}}]},
-            "known_speakers",
-        ),
+        ({"known_speakers": [SPEAKER]}, {"known_speakers": [OTHER_SPEAKER]}, "known_speakers"),
         ({}, {"voices": True}, "voices"),
         ({"text": "one"}, {"text": "two"}, "text"),
         ({"text": "one"}, {"text": "one"}, ""),
     ],
 )
 def test_parameters_that_change_an_answer_are_compared_by_their_effect(before, now, changed):
-    kept = json.loads(json.dumps({"made_with": Request(MODELS, before).to_json()}))
+    kept = json.loads(json.dumps({"made_with": RunRequest(MODELS, before).to_json()}))
     why = f"was made with other parameters ({changed})" if changed else ""
-    assert Request(MODELS, now).why_not(kept) == why
+    assert RunRequest(MODELS, now).why_not(kept) == why
 
 
 def test_neither_clips_nor_texts_are_kept():
     known = [CLIP, SPEAKER]
-    made = Request(MODELS, {"known_speakers": known, "text": "in confidence"}).to_json()
+    made = RunRequest(MODELS, {"known_speakers": known, "text": "in confidence"}).to_json()
     assert CLIP["reference"] not in json.dumps(made)
     assert VOICE["embedding"] not in json.dumps(made)
     assert "confidence" not in json.dumps(made)
@@ -159,32 +153,29 @@ def test_neither_clips_nor_texts_are_kept():
     ],
 )
 def test_models_that_change_an_answer_are_compared(models, parameters, changed):
-    kept = {"made_with": Request(MODELS, parameters).to_json()}
+    kept = {"made_with": RunRequest(MODELS, parameters).to_json()}
     why = f"was made with other models ({changed})" if changed else ""
-    assert Request(models, parameters).why_not(kept) == why
+    assert RunRequest(models, parameters).why_not(kept) == why
 
 
 def test_without_speakers_any_pipeline_will_do():
-    kept = {"made_with": Request(MODELS, {"diarize": False}).to_json()}
+    kept = {"made_with": RunRequest(MODELS, {"diarize": False}).to_json()}
     models = MODELS | {"diarization_model": None}
-    assert Request(models, {"diarize": False}).why_not(kept) == ""
+    assert RunRequest(models, {"diarize": False}).why_not(kept) == ""
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        None,
-        [],
-        {},
-        {"models": {}, "parameters": None},
+        *(None, [], {}, {"models": {}, "parameters": None}),
         {"models": 1, "parameters": {"language": 1}},
     ],
 )
-def test_what_is_said_in_no_known_form_is_not_said(made):
-    assert Request(MODELS, {}).why_not({"made_with": made}) == "does not say how it was made"
+def test_unknown_form_of_made_with_counts_as_absent(made):
+    assert RunRequest(MODELS, {}).why_not({"made_with": made}) == "does not say how it was made"
 
 
-def test_a_recording_is_known_by_size_and_time_at_its_place_and_by_content_elsewhere():
+def test_recording_is_identified_by_size_time_or_content():
     answer = {"recording": {"name": "a", "size": 3, "modified": 7, "sha256": "x"}}
 
     def never() -> str:

@@ -5,8 +5,6 @@ Where a failure comes from what diarization finds, a stand-in finds just that, a
 endpoint meets it.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -16,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nightly import some
 
+from tests.helpers.nightly import some
 from tests.support.audio_files import conversation, wav_file
 from whosaid.diarization.diarizer import Capabilities, Diarization
 from whosaid.transcript import SpeakerTurn
@@ -31,8 +29,6 @@ MIDDLE = 46  # seconds
 
 
 class Found:
-    """A diarizer that finds the turns it was told to find."""
-
     capabilities = Capabilities(hints=True, voices=True)
 
     def __init__(self, *turns: tuple[str, float, float]) -> None:
@@ -90,9 +86,7 @@ def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, monkeypatch):
 
 @pytest.mark.parametrize("parameters", [{}, {"group_by_speaker": False}])
 def test_more_turns_than_chunks(ask_of, parameters):
-    """insanely-fast-whisper #76: every turn took a chunk; then none was left to take the nearest
-    of.
-    """
+    """insanely-fast-whisper #76: every turn took a chunk, until none was left."""
     turns = [(f"SPEAKER_0{i % 3}", i / 4, (i + 1) / 4) for i in range(int(LENGTH * 4))]
     answer = ask_of(*turns, **parameters)
     assert len(turns) > len(answer["chunks"])
@@ -113,9 +107,7 @@ def test_more_turns_than_chunks(ask_of, parameters):
     ids=["none", "after the last word", "at the start alone", "at the end alone"],
 )
 def test_files_in_which_turns_and_words_do_not_meet(ask_of, turns):
-    """insanely-fast-whisper #139: for some files it worked, for others it did not, or words were
-    gone.
-    """
+    """insanely-fast-whisper #139: some files failed or lost words."""
     answer = ask_of(*turns, return_timestamps="word")
     assert_whole(answer)
     for speaker, start, end in turns:
@@ -157,16 +149,9 @@ def test_every_word_tells_its_speaker(ask_of):
 
 @pytest.mark.parametrize("chunk_length_s", [30])
 def test_times_go_on_after_thirty_seconds(demo_handler, chunk_length_s):
-    """transformers #31942 and #34210: the times of every window but the first began at zero
-    again.
-    """
-    answer = ask(
-        demo_handler,
-        conversation()[: MIDDLE * 16_000],
-        chunk_length_s=chunk_length_s,
-        return_timestamps="word",
-        diarize=False,
-    )
+    """transformers #31942 and #34210: times began at zero again in every window."""
+    options = {"chunk_length_s": chunk_length_s, "return_timestamps": "word", "diarize": False}
+    answer = ask(demo_handler, conversation()[: MIDDLE * 16_000], **options)
     heard = [word["word"].strip() for word in answer["words"]]
     words = [word for word in TRUTH["words"] if word["end"] < MIDDLE]
     said = [word["text"] for word in words]

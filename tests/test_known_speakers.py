@@ -1,7 +1,5 @@
 """Names for speakers against properties: permutations, strangers, and what cannot be compared."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np
@@ -21,7 +19,7 @@ from whosaid.diarization.known_speakers import (
     seconds_alone,
     unit,
 )
-from whosaid.transcript import KnownSpeaker, SpeakerTurn
+from whosaid.transcript import SpeakerMatch, SpeakerTurn
 
 AXES = np.eye(6)
 SAME = 0.78
@@ -123,18 +121,18 @@ def test_the_threshold_of_the_request_decides():
         for threshold, matched in ((similarity - 0.01, True), (similarity + 0.01, False)):
             naming = name_speakers(voices, clip, threshold)
             assert naming.known_speakers == (
-                KnownSpeaker("Anna", "S", pytest.approx(similarity), matched),
+                SpeakerMatch("Anna", "S", pytest.approx(similarity), matched),
             )
             assert naming.warnings == ()
 
 
-def test_without_one_that_of_the_voices_decides_and_where_none_is_known_nobody_is_named():
+def test_threshold_of_the_embedding_model_decides_by_default():
     voices, row, similarity = diarization(S=AXES[0]), AXES[0] + 0.8 * AXES[1], 1 / np.hypot(1, 0.8)
     for same_voice in (similarity - 0.01, similarity + 0.01, None):
         naming = name_speakers(voices, known(same_voice, Anna=row))
         matched = same_voice is not None and same_voice < similarity
         assert naming.known_speakers == (
-            KnownSpeaker("Anna", "S", pytest.approx(similarity), matched),
+            SpeakerMatch("Anna", "S", pytest.approx(similarity), matched),
         )
         assert naming.warnings == (() if same_voice else (NO_THRESHOLD,))
         assert named(naming) == (["Anna"] if matched else ["S"])
@@ -146,16 +144,16 @@ def test_two_names_that_fit_as_well_are_both_kept_back():
 
 
 @pytest.mark.parametrize("row", [np.zeros(6), np.full(6, np.nan), np.array([])])
-def test_who_has_no_embedding_is_left_out_and_others_are_named(row):
+def test_speaker_without_embedding_stays_unnamed(row):
     naming = name_speakers(diarization(A=row, B=AXES[1]), known(Anna=AXES[0], Bob=AXES[1]))
     assert named(naming) == ["A", "Bob"]
     assert len(naming.warnings) == 1
     assert "compare A," in naming.warnings[0]
     alone = name_speakers(diarization(A=row), known(Anna=AXES[0]))
-    assert alone.known_speakers == (KnownSpeaker("Anna"),)
+    assert alone.known_speakers == (SpeakerMatch("Anna"),)
 
 
-def test_who_speaks_too_little_alone_is_not_named():
+def test_speaker_with_little_clear_speech_stays_unnamed():
     turns = (SpeakerTurn("A", 0, 10), SpeakerTurn("B", 7, 9.9 + MIN_SECONDS_ALONE))
     found = Diarization(turns, turns, voices={"A": AXES[0], "B": AXES[1]})
     naming = name_speakers(found, known(Anna=AXES[0], Bob=AXES[1]))
@@ -177,14 +175,14 @@ def test_several_clips_of_a_name_count_as_one_voice():
     assert naming.known_speakers[0].similarity == pytest.approx(1)
 
 
-def test_names_sound_alike_where_their_clips_are_as_similar_as_one_voice():
+def test_clips_as_similar_as_one_voice_sound_alike():
     vectors = {"a": [AXES[0]], "b": [AXES[1]], "c": [unit(AXES[0] + 0.8 * AXES[2])]}
     similarity = 1 / np.hypot(1, 0.8)
     assert alike(vectors, similarity - 0.01) == [(0, 2)]
     assert alike(vectors, similarity + 0.01) == []
 
 
-def test_both_views_of_the_turns_are_named_and_no_voice_is_kept():
+def test_exclusive_turns_are_named_and_voices_dropped():
     turns, exclusive = (SpeakerTurn("A", 0, 10),), (SpeakerTurn("A", 0, 9),)
     found = Diarization(turns, exclusive, voices={"A": AXES[0]})
     naming = name_speakers(found, known(Anna=AXES[0]))
@@ -196,9 +194,9 @@ def test_both_views_of_the_turns_are_named_and_no_voice_is_kept():
 def test_nothing_changes_where_nobody_is_known_or_speaks():
     found = diarization(A=AXES[0])
     assert name_speakers(found, KnownVoices()).diarization is found
-    assert name_speakers(None, known(Anna=AXES[0])).known_speakers == (KnownSpeaker("Anna"),)
+    assert name_speakers(None, known(Anna=AXES[0])).known_speakers == (SpeakerMatch("Anna"),)
     silent = name_speakers(Diarization((), ()), known(Anna=AXES[0]))
-    assert silent.known_speakers == (KnownSpeaker("Anna"),)
+    assert silent.known_speakers == (SpeakerMatch("Anna"),)
 
 
 TURNS = st.lists(

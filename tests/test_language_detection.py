@@ -1,18 +1,16 @@
 """Windows in which a recording's language is detected, and the encodings kept from that."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
-from stand_ins import StandInEngine, asking
 
+from tests.helpers.stand_ins import StandInEngine, asking
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.prefill import LanguagePosterior
 from whosaid.asr.frontend.schedule import Schedule
-from whosaid.asr.frontend.windows import Span
+from whosaid.asr.frontend.windows import SampleSpan
 from whosaid.asr.transcription import MAX_KEPT_ENCODINGS, detect_languages
-from whosaid.runtime.steps import give_way
+from whosaid.scheduling.steps import give_way
 from whosaid.timebase import SAMPLE_RATE
 
 
@@ -34,7 +32,7 @@ class Listener(StandInEngine):
 def schedule_of(windows: int) -> Schedule:
     """Return a schedule with one second of sound a window."""
     sound = np.ones(windows * 3 * SAMPLE_RATE, np.float32)
-    speech = [Span(n * 3 * SAMPLE_RATE, (3 * n + 1) * SAMPLE_RATE) for n in range(windows)]
+    speech = [SampleSpan(n * 3 * SAMPLE_RATE, (3 * n + 1) * SAMPLE_RATE) for n in range(windows)]
     return Schedule(sound, speech, 2 * SAMPLE_RATE)
 
 
@@ -55,7 +53,7 @@ def run(windows: int, any_speech: bool = True, **options):
 @pytest.mark.parametrize(
     ("no_speech_threshold", "heard", "language"), [(None, 3, "de"), (0.8, 1, "en")]
 )
-def test_what_counts_as_silence_is_the_requests(no_speech_threshold, heard, language):
+def test_requested_threshold_decides_silent_windows(no_speech_threshold, heard, language):
     asked = {}
     if no_speech_threshold is not None:
         asked["fallback"] = Fallback(no_speech_threshold=no_speech_threshold)
@@ -64,7 +62,7 @@ def test_what_counts_as_silence_is_the_requests(no_speech_threshold, heard, lang
     assert [float(each) for each in encodings.values()] == [*range(1, heard + 1)]
 
 
-def test_of_a_long_recording_the_first_encodings_are_kept():
+def test_first_encodings_of_a_long_recording_are_kept():
     engine, encodings, found = run(MAX_KEPT_ENCODINGS + 4, multilingual=True)
     assert engine.heard >= MAX_KEPT_ENCODINGS + 4
     assert found.languages == ("de",)
@@ -72,6 +70,6 @@ def test_of_a_long_recording_the_first_encodings_are_kept():
     assert list(encodings) == list(first)
 
 
-def test_where_nobody_speaks_several_languages_are_not_looked_for():
+def test_recording_without_speech_gets_one_language():
     engine, _, found = run(5, any_speech=False, multilingual=True)
     assert (engine.heard, found.cuts) == (3, ())

@@ -1,7 +1,5 @@
 """Languages over time: the likeliest sequence, its changes, and the warning."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.tiny_whispers import hears_sound
 from whosaid.asr.engine.prefill import LanguagePosterior
 from whosaid.asr.frontend.schedule import Schedule
-from whosaid.asr.frontend.windows import MARGIN, Span, Window
+from whosaid.asr.frontend.windows import MARGIN, SampleSpan, Window
 from whosaid.asr.language_timeline import (
     OTHER_SECONDS,
     LanguageTimeline,
@@ -19,7 +17,7 @@ from whosaid.asr.language_timeline import (
     find_languages,
     other_language_warning,
 )
-from whosaid.runtime.steps import give_way, run_steps
+from whosaid.scheduling.steps import give_way, run_steps
 from whosaid.timebase import SAMPLE_RATE
 
 CODES = ("en", "de", "fr")
@@ -107,16 +105,16 @@ def test_an_unsure_window_changes_nothing():
     assert run_steps(find_languages(listener.schedule, detect)).languages == ("de",)
 
 
-def test_what_is_no_speech_says_nothing():
+def test_windows_without_speech_do_not_count():
     samples = np.concatenate([speech("de", 5)] * 12 + [speech("en", 5)] * 5)
     assert Listener(samples).find().languages == ("de", "en")
     assert Listener(samples, no_speech=0.95).find().languages == ("de",)
 
 
-def test_the_language_of_one_region_is_that_of_its_first_window_that_is_not_silent():
+def test_first_window_with_speech_decides_a_regions_language():
     """For example without speech detection, in a recording that begins with music."""
     sound = np.ones(90 * SAMPLE_RATE, np.float32)
-    schedule = Schedule(sound, [Span(0, len(sound))], 30 * SAMPLE_RATE)
+    schedule = Schedule(sound, [SampleSpan(0, len(sound))], 30 * SAMPLE_RATE)
     posteriors = iter([LanguagePosterior({"en": 0.3}, 0.9), LanguagePosterior({"de": 0.8}, 0.1)])
 
     async def detect(_: Window) -> LanguagePosterior:
@@ -169,10 +167,7 @@ def test_another_language_is_warned_of_with_its_first_second():
 @pytest.mark.parametrize(
     "windows",
     [
-        [],
-        [(0, "en", 0.99, 20.0)],
-        [(0, None, None, 20.0)],
-        [(0, "de", 0.79, 20.0)],
+        *([], [(0, "en", 0.99, 20.0)], [(0, None, None, 20.0)], [(0, "de", 0.79, 20.0)]),
         [(0, "de", 0.99, OTHER_SECONDS - 0.1)],
         [(0, "de", 0.99, 3.0), (30, "fr", 0.99, 3.0)],
     ],

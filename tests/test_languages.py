@@ -1,28 +1,19 @@
 """Names of languages that a client may send."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic_core import PydanticCustomError
 from transformers.models.whisper.tokenization_whisper import LANGUAGES, TO_LANGUAGE_CODE
 
 from config import InferenceConfig
-from whosaid.payload.languages import (
-    CODES,
-    distinct_languages,
-    language_code,
-    language_name,
-    parse_language,
-    script_warning,
-)
-from whosaid.request import read_body
+from whosaid.endpoint.request import read_body
+from whosaid.payload import languages
 
 
 def test_whispers_languages_are_those_of_transformers():
-    assert tuple(LANGUAGES) == CODES
-    assert {code: language_name(code).lower() for code in CODES} == LANGUAGES
+    assert tuple(LANGUAGES) == languages.CODES
+    assert {code: languages.language_name(code).lower() for code in languages.CODES} == LANGUAGES
     for name, code in TO_LANGUAGE_CODE.items():
-        assert language_code(name) == language_code(code) == code
+        assert languages.language_code(name) == languages.language_code(code) == code
 
 
 # Codes and English names; tags and locales; ISO 639-2, 639-3 and old codes; own names.
@@ -63,7 +54,7 @@ OF_WORDS = {
     [*((text, code) for code, texts in FORMS.items() for text in texts.split()), *OF_WORDS.items()],
 )
 def test_a_language_is_read_in_every_form(text, code):
-    assert language_code(text) == code
+    assert languages.language_code(text) == code
     assert InferenceConfig.read({"language": text}).language == code
     assert InferenceConfig.read({"language": text}, as_text=True).language == code
 
@@ -80,7 +71,7 @@ def test_no_language_is_asked_for_in_many_words(text):
     "text", ["xx", "klingon", "e", "<|en|>", "en US!", "eo", "gsw", "1", "x" * 10_000]
 )
 def test_other_text_is_no_language(text):
-    assert language_code(text) is None
+    assert languages.language_code(text) is None
     with pytest.raises(ValueError, match=r"^language: should be a language that Whisper knows"):
         InferenceConfig.read({"language": text})
 
@@ -94,9 +85,9 @@ def test_other_text_is_no_language(text):
         ("jp", "Japanese (ja)"),
     ],
 )
-def test_a_misspelt_name_is_told_the_nearest(text, near):
+def test_misspelt_name_is_refused_with_the_nearest(text, near):
     with pytest.raises(PydanticCustomError) as refused:
-        parse_language(text)
+        languages.parse_language(text)
     assert str(refused.value).endswith(f"did you mean {near}?")
     assert text not in str(refused.value).split("did you mean")[0]
 
@@ -104,18 +95,14 @@ def test_a_misspelt_name_is_told_the_nearest(text, near):
 @pytest.mark.parametrize(
     ("text", "script"),
     [
-        ("zh-TW", "Hant"),
-        ("zh_HK", "Hant"),
-        ("zh-Hant", "Hant"),
+        *((each, "Hant") for each in ("zh-TW", "zh_HK", "zh-Hant", "繁體中文")),
         ("Chinese (Traditional)", "Hant"),
-        ("繁體中文", "Hant"),
-        ("sr-Latn-RS", "Latn"),
-        ("ja-Latn", "Latn"),
+        *((each, "Latn") for each in ("sr-Latn-RS", "ja-Latn")),
     ],
 )
 def test_a_script_that_whisper_may_not_write_is_warned_of(text, script):
     _, _, (warning,) = read_body({"inputs": "", "parameters": {"language": text}})
-    assert warning == script_warning(text)
+    assert warning == languages.script_warning(text)
     assert warning.startswith("language: Whisper chooses the script of ")
     assert warning.endswith(f"may not write {script}")
 
@@ -123,10 +110,10 @@ def test_a_script_that_whisper_may_not_write_is_warned_of(text, script):
 @pytest.mark.parametrize(
     "text", ["zh", "zh-CN", "zh-Hans", "zh-Hans-SG", "yue-HK", "yue-Hant", "en-US", "de-Latn", None]
 )
-def test_a_region_or_script_that_changes_nothing_is_not_warned_of(text):
+def test_region_or_script_without_effect_gives_no_warning(text):
     assert read_body({"inputs": "", "parameters": {"language": text}})[2] == ()
 
 
 def test_languages_are_the_same_in_every_form():
-    assert distinct_languages(["de", "auto", "deu", "German", "", "de-AT"]) == ["de"]
-    assert distinct_languages(["zh-TW", "zh", "en"]) == ["zh-TW", "en"]
+    assert languages.distinct_languages(["de", "auto", "deu", "German", "", "de-AT"]) == ["de"]
+    assert languages.distinct_languages(["zh-TW", "zh", "en"]) == ["zh-TW", "en"]

@@ -1,7 +1,5 @@
 """Live audio: any cutting of the bytes gives the samples that a file's decoder gives of them."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from itertools import pairwise
@@ -52,7 +50,7 @@ def test_samples_are_those_of_the_same_audio_in_a_file(audio_format):
 
 @settings(max_examples=40)
 @given(st.sampled_from(AudioFormat), st.integers(0, 700), st.data())
-def test_where_bytes_are_cut_makes_no_difference(audio_format, count, data):
+def test_cuts_between_bytes_change_no_sample(audio_format, count, data):
     """Bit-equal, even with cuts inside samples; no sample is lost or invented."""
     heard = noise(audio_format, count)
     cuts = data.draw(st.lists(st.integers(0, len(heard)), max_size=30))
@@ -86,7 +84,7 @@ def test_time_goes_on_after_a_flush(audio_format, counts):
 
 
 def test_a_flushed_stream_leaves_nothing_behind(monkeypatch):
-    """Not even work for Python's garbage collector."""
+    """Python's garbage collector gets no work either."""
     made = weakref.WeakSet()
 
     def make():

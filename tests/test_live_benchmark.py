@@ -1,8 +1,4 @@
-"""The benchmark of live sessions: what is read from events, which words agree, and that a client
-speaks as a microphone would.
-"""
-
-from __future__ import annotations
+"""The benchmark of live sessions: events, agreement of words, and a client's pace."""
 
 import asyncio
 import base64
@@ -43,24 +39,15 @@ def stopped(second, milliseconds, item="one"):
 
 
 SENTENCE = [
-    delta(2.0, "No"),
-    delta(2.9, " one"),
-    stopped(3.0, 2900),
-    delta(3.5, " hears."),
-    completed(3.5, "No one hears."),
+    *(delta(2.0, "No"), delta(2.9, " one"), stopped(3.0, 2900)),
+    *(delta(3.5, " hears."), completed(3.5, "No one hears.")),
 ]
 
 
 def test_a_session_is_read_from_its_events():
     second = [delta(6.0, "Yes. Yes.", "two"), completed(6.1, "Yes!", "two")]
     found = session_of(Replay([*SENTENCE, *second]))
-    assert found.words == [
-        ("No", 2.0),
-        ("one", 2.9),
-        ("hears.", 3.5),
-        ("Yes.", 6.0),
-        ("Yes.", 6.0),
-    ]
+    assert found.words == [("No", 2.0), ("one", 2.9), ("hears.", 3.5), ("Yes.", 6.0), ("Yes.", 6.0)]
     assert (found.deltas, found.completed) == ("No one hears. Yes. Yes.", "No one hears. Yes!")
     # The second item's end was not the detector's.
     assert found.waits == [pytest.approx(0.6)]
@@ -102,7 +89,7 @@ def test_words_are_final_that_two_passes_agree_on():
     assert texts(agreement.final) == ["and", "so", "your", "fellow", "men"]
 
 
-def test_what_is_heard_again_is_not_told_again():
+def test_repeated_words_are_not_final_twice():
     agreement = Agreement(final=timed("ask what you"))
     heard = timed("what you can do", start=1.45)  # the same words a little later
     assert agreement.heard(heard) == []
@@ -152,7 +139,7 @@ def played(handler, samples, **options):
     return asyncio.run(run())
 
 
-def test_a_client_sends_its_samples_in_pieces_and_times_what_comes():
+def test_client_sends_pieces_in_time_and_times_events():
     samples = np.linspace(-1, 1, 2 * PIECE + 100, dtype=np.float32)
     events = []
 

@@ -1,12 +1,10 @@
 """A live session's driver reports a busy machine."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
+from tests.helpers.recogniser_stand_ins import StandInRecogniser
 from whosaid.asr import TranscriptionOptions
 from whosaid.live.driver import LiveDriver
 from whosaid.live.settings import AudioFormat, LiveSettings
@@ -36,11 +34,10 @@ class Speaking:
         return [SpeechStarted(0)] if len(samples) else []
 
 
-def test_audio_ahead_of_real_time_is_no_delay_and_a_pass_under_way_is():
+def test_running_pass_counts_as_delay_and_early_audio_not():
     held = threading.Event()
-    models = SimpleNamespace(window_seconds=30.0)
-    transcriber = SimpleNamespace(models=models, live_pass=lambda *_: held.wait(60))
-    recogniser = SimpleNamespace(transcriber=transcriber)
+    recogniser = StandInRecogniser()
+    recogniser.transcriber.live_pass = lambda *_: held.wait(60)
 
     async def tell(events):
         pass
@@ -62,15 +59,13 @@ def test_audio_ahead_of_real_time_is_no_delay_and_a_pass_under_way_is():
 
 
 def test_no_sample_is_lost_between_two_formats():
-    models = SimpleNamespace(window_seconds=30.0)
-    transcriber = SimpleNamespace(models=models, validate=lambda options: options)
-    recogniser = SimpleNamespace(transcriber=transcriber)
-
     async def tell(events):
         pass
 
     async def run(workers):
-        driver = LiveDriver(recogniser, workers, Silent(), TranscriptionOptions(), tell, None)
+        driver = LiveDriver(
+            StandInRecogniser(), workers, Silent(), TranscriptionOptions(), tell, None
+        )
         await driver.append(bytes(48_000))
         await driver.change(LiveSettings(), AudioFormat.PCM_16000)
         await driver.append(bytes(32_000))

@@ -1,12 +1,6 @@
-"""Live windows beside all others, in counted steps and on a clock that counts them: what waits for
-what, and for how long.
-"""
+"""Live windows beside all others, in counted steps: which waits for which, and how long."""
 
-from __future__ import annotations
-
-import plain_batches
-import pytest
-from plain_batches import (
+from tests.helpers.plain_batches import (
     ENCODE_SECONDS,
     STEP_SECONDS,
     Device,
@@ -15,16 +9,17 @@ from plain_batches import (
     request_of,
     session_of,
 )
-
 from whosaid.asr.engine import scheduler
-from whosaid.asr.engine.request import Lane
-from whosaid.asr.engine.scheduler import LIVE_LINGERS, WINDOW_STEPS, Limits
-from whosaid.runtime.turns import WORK_WEIGHTS, Work
+from whosaid.asr.engine.scheduler import LIVE_LINGERS, Limits
+from whosaid.asr.engine.sequence import Lane
+from whosaid.scheduling.fair_shares import WORK_WEIGHTS, WorkClass
 
 ENDLESS = 10_000  # steps of a text
 LONGEST_UNIT = max(ENCODE_SECONDS, STEP_SECONDS)
 # Of the time beside live windows, for short recordings.
-SHARE_BESIDE_LIVE = WORK_WEIGHTS[Work.SHORT] / (WORK_WEIGHTS[Work.SHORT] + WORK_WEIGHTS[Work.LIVE])
+SHARE_BESIDE_LIVE = WORK_WEIGHTS[WorkClass.SHORT] / (
+    WORK_WEIGHTS[WorkClass.SHORT] + WORK_WEIGHTS[WorkClass.LIVE]
+)
 
 
 def windows(count=1, steps=4, rejected=False):
@@ -56,7 +51,7 @@ def seconds(works, live):
     return sum(each.seconds for each in works if live is None or each.lane.live is live)
 
 
-def test_a_live_window_goes_before_all_rows_and_windows_of_files():
+def test_live_window_goes_before_rows_and_windows_of_files():
     engine = shared(device := Device())
     files(engine)
     live = session_of(engine, windows(), live=True)
@@ -71,21 +66,28 @@ def test_a_live_window_goes_before_all_rows_and_windows_of_files():
     assert seconds(works, live=False) <= SHARE_BESIDE_LIVE * seconds(works, None) + LONGEST_UNIT
 
 
-def test_on_a_device_that_works_ahead_of_the_clock_steps_are_counted(monkeypatch):
-    monkeypatch.setattr(plain_batches, "STEP_SECONDS", 0.0)
-    monkeypatch.setattr(plain_batches, "ENCODE_SECONDS", 0.0)
+def test_on_a_gpu_live_windows_take_rows_that_recordings_leave():
+    """Live windows share the steps of recordings there, because the number of steps is the cost."""
     engine = engine_of(device := Device(), Limits(shared=True), counts_steps=True)
-    files(engine, count=24)
-    session_of(engine, windows(1, ENDLESS), live=True)
-    works = works_of(engine, device, 400)
-    costs = {"encode": WINDOW_STEPS, "step": 1}
-    others = sum(costs[each.what] for each in works if not each.lane.live)
-    every = sum(costs[each.what] for each in works)
-    assert others / every == pytest.approx(SHARE_BESIDE_LIVE, rel=0.1)
+    engine.scheduler.set_rows(Lane(1), 16)
+    first = session_of(engine, windows(1, 1), live=True)
+    endless = Script((ENDLESS, ENDLESS))
+    long = session_of(engine, [request_of(endless, long=True) for _ in range(40)])
+    works_of(engine, device, 60)
+    short = session_of(engine, windows(40, ENDLESS))
+    works_of(engine, device, 60)
+    assert first.finished
+    rows = [each.session for each in engine.batches[Lane(1)].rows]
+    assert (rows.count(long), rows.count(short)) == (12, 2)  # an eighth is left
+    live = session_of(engine, windows(2, 3), live=True)
+    works = works_of(engine, device, 4)
+    assert [each.what for each in works] == ["encode", "encode", "step", "step", "step"]
+    assert len(live.finished) == 2
+    assert {each.lane for each in device.works} == {Lane(1)}
 
 
-def test_after_a_live_window_others_enter_one_by_one_for_a_while(monkeypatch):
-    """A speaker asks again soon, and waits then for one of them."""
+def test_others_enter_singly_after_a_live_window(monkeypatch):
+    """A speaker asks again soon, and then waits for one window."""
     monkeypatch.setattr(scheduler, "HOLD_SECONDS", 10.0)
     engine = shared(device := Device())
     session_of(engine, windows(1, 1), live=True)
@@ -102,10 +104,10 @@ def test_after_a_live_window_others_enter_one_by_one_for_a_while(monkeypatch):
 def test_a_live_caller_is_asked_before_all_other_work():
     engine = shared(device := Device())
     files(engine)
-    assert engine.scheduler.callers_turn([Work.LIVE]) is Work.LIVE
-    assert engine.scheduler.callers_turn([Work.LIVE, Work.SHORT]) is Work.LIVE
+    assert engine.scheduler.callers_turn([WorkClass.LIVE]) is WorkClass.LIVE
+    assert engine.scheduler.callers_turn([WorkClass.LIVE, WorkClass.SHORT]) is WorkClass.LIVE
     device.clock.now += 9.0
-    engine.scheduler.charge_caller(Work.LIVE, 9.0)
-    assert engine.scheduler.callers_turn([Work.LIVE]) is None
+    engine.scheduler.charge_caller(WorkClass.LIVE, 9.0)
+    assert engine.scheduler.callers_turn([WorkClass.LIVE]) is None
     engine.step()
     assert device.works[-1].lane == Lane(1)

@@ -1,7 +1,5 @@
 """One decoding of a buffer: its words and their ends, with any prefix and draft."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +9,9 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 import torch
-from oracle import encoder_passes
-from stand_ins import asking
 
+from tests.helpers.oracle import encoder_passes
+from tests.helpers.stand_ins import asking
 from tests.support.tiny_whispers import SMALL, hears_sound, loaded, noise
 from whosaid.asr import Guess, Prior, Recogniser
 from whosaid.asr.engine.engine import DecodeEngine
@@ -31,16 +29,10 @@ from whosaid.asr.model.encoder import repeated
 from whosaid.asr.output.alignment import aligned_words
 from whosaid.asr.output.segments import Segment, read_segments
 from whosaid.asr.transcriber import Transcriber
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
 
 SECONDS = 2.0
-
-
-@pytest.fixture(scope="module")
-def transcriber() -> Transcriber:
-    """A float64 transcriber, in which no batch changes a token; without second attempts."""
-    return Transcriber(loaded(SMALL), None, hears_sound)
 
 
 @pytest.fixture(autouse=True)
@@ -105,8 +97,8 @@ def rounded(hypothesis: Hypothesis) -> Hypothesis:
 
 @pytest.mark.parametrize("timestamps", [True, False])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_pass_says_what_a_files_window_does(transcriber, seed, timestamps):
-    """The same prompt, options and words; the end of each word is that of its tokens."""
+def test_live_pass_equals_a_files_window(transcriber, seed, timestamps):
+    """Prompt, options and words are equal; the end of each word is that of its tokens."""
     models, samples = transcriber.models, noise(SECONDS, seed)
     found = run(transcriber, begun(transcriber, seed, timestamps=timestamps, prompt="word300"))
     previous = tuple(models.tokenizer.encode(" word300", add_special_tokens=False))
@@ -141,9 +133,8 @@ def test_a_pass_says_what_a_files_window_does(transcriber, seed, timestamps):
     assert found.words
 
 
-def test_a_text_may_begin_with_what_was_said_up_to_any_word(transcriber):
-    """The prefix is the model's own text, so the whole hypothesis stays the same, with its
-    times."""
+def test_prefix_up_to_any_word_keeps_the_text(transcriber):
+    """The prefix is the model's own text, so times stay too."""
     seed = 0
     expected = run(transcriber, begun(transcriber, seed))
     for count in range(len(expected.words)):
@@ -154,9 +145,7 @@ def test_a_text_may_begin_with_what_was_said_up_to_any_word(transcriber):
             assert rounded(found) == rounded(expected)
 
 
-def test_the_language_is_heard_where_none_is_given_and_the_sound_encoded_once(
-    transcriber, monkeypatch
-):
+def test_missing_language_is_detected_with_one_encoding(transcriber, monkeypatch):
     passes = encoder_passes(transcriber.engine, monkeypatch)
     live = begun(transcriber, language=None)
     found = run(transcriber, live)
@@ -170,8 +159,8 @@ def test_the_language_is_heard_where_none_is_given_and_the_sound_encoded_once(
     assert given.tokens == found.tokens
 
 
-def test_a_text_without_end_has_no_more_tokens_than_could_be_spoken(transcriber):
-    """It may always have some tokens after its prefix, however long the prefix is."""
+def test_endless_text_is_bounded_by_its_seconds(transcriber):
+    """Some tokens may follow any prefix, however long it is."""
     most = round(SECONDS * MOST_TOKENS_A_SECOND) + SPARE_TOKENS
     with endless_texts(transcriber.engine):
         found = run(transcriber, begun(transcriber))
@@ -182,7 +171,7 @@ def test_a_text_without_end_has_no_more_tokens_than_could_be_spoken(transcriber)
 
 
 @pytest.mark.parametrize("count", [0, 3 * 16_000 + 1])
-def test_what_is_no_window_is_refused(transcriber, count):
+def test_samples_that_are_no_window_are_refused(transcriber, count):
     with pytest.raises(ValueError, match="one window"):
         transcriber.live_pass(np.zeros(count, np.float32), asking(language="en"))
 
@@ -234,7 +223,7 @@ def test_passes_beside_each_other_and_beside_a_file(recogniser):
 
 
 def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatch):
-    """It changes no text, in that window or in others."""
+    """The draft changes no text, in that window or in others."""
     pause = np.zeros(16_000, np.float32)
     samples = np.concatenate([pause, noise(2.5, 1), pause, pause, pause, noise(2.5, 2)])
     options = transcriber.validate(asking(language=None, batch_size=1))
@@ -278,7 +267,7 @@ def test_guesses_are_one_text_whose_timestamps_count_from_the_window():
     assert before.draft(1.5, range(100, 200)) == (100, 5, 6, 125, 199, 7, 199)
 
 
-def test_what_is_said_before_is_heard_and_left_out(transcriber):
+def test_text_before_the_begin_is_left_out(transcriber):
     """Chunks, words and tokens are those of the whole from there on."""
     pause = np.zeros(6400, np.float32)
     samples = np.concatenate([np.append(noise(2.5, seed), pause) for seed in range(4)])
@@ -297,7 +286,7 @@ def test_what_is_said_before_is_heard_and_left_out(transcriber):
         assert all(begin <= start for start, _ in found.speech)
 
 
-def test_parts_of_windows_that_enter_together_are_repeated_to_one_length():
+def test_parts_of_windows_are_repeated_to_one_length():
     """The length divides the window, so that all frames occur equally often in it."""
     lengths = [1500, *(1500 // part for part in PARTS_OF_WINDOW)]
     for pair in combinations_with_replacement(lengths, 2):

@@ -1,8 +1,4 @@
-"""A live session against speakers whose words and times are known: no word is lost, sent twice or
-taken back, however audio comes and however long passes take.
-"""
-
-from __future__ import annotations
+"""A live session sends each word once and in order, however long passes take."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -24,9 +20,9 @@ from whosaid.live.events import (
     Committed,
     Completed,
     Delta,
-    Failed,
     ItemAdded,
     ItemDone,
+    ItemFailed,
     LiveEvent,
     SpeechStartedEvent,
     SpeechStoppedEvent,
@@ -57,14 +53,8 @@ def spoken(durations: Iterable[float], begin: float = 0.5) -> list[Spoken]:
     """Words one after the other, each as long as given and with a short gap behind it."""
     words, at = [], begin
     for number, duration in enumerate(durations):
-        words.append(
-            Spoken(
-                f" w{chr(97 + number % 26)}{chr(97 + number // 26)}",
-                at,
-                at + duration,
-                FIRST_TOKEN + number,
-            )
-        )
+        text = f" w{chr(97 + number % 26)}{chr(97 + number // 26)}"
+        words.append(Spoken(text, at, at + duration, FIRST_TOKEN + number))
         at += duration + 0.05
     return words
 
@@ -106,30 +96,27 @@ def new_session(**changes: object) -> LiveSession:
 
 
 def silence(seconds: float) -> np.ndarray:
-    """Samples that nobody listens to: what was said is told beside them."""
+    """Samples that no model reads: tests give the words beside them."""
     return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
 
 
 def next_pass(session: LiveSession, final: bool | None = None) -> WantedPass:
-    """The pass that is wanted."""
+    """Return the next pass, which there must be."""
     wanted = session.next_pass()
     assert wanted is not None
     assert final in (None, wanted.final)
     return wanted
 
 
-def answered(session: LiveSession, truth: list[Spoken], wanted: WantedPass) -> None:
-    """A pass is decoded."""
-    result = transcribe(truth, wanted) if wanted.final else hear(truth, wanted, session_guess())
-    session.passed(wanted, result)
-
-
 _guesses = count()
 
 
-def session_guess() -> int:
-    """A number that no other guess had."""
-    return next(_guesses) % 500
+def answered(session: LiveSession, truth: list[Spoken], wanted: WantedPass) -> None:
+    """Decode a pass; no partial pass has another's guess."""
+    if wanted.final:
+        session.passed(wanted, transcribe(truth, wanted))
+    else:
+        session.passed(wanted, hear(truth, wanted, next(_guesses) % 500))
 
 
 def of(session: LiveSession, *kinds: type) -> list:
@@ -138,7 +125,6 @@ def of(session: LiveSession, *kinds: type) -> list:
 
 
 def texts(events: list[LiveEvent]) -> dict[str, str]:
-    """The deltas of each item, joined."""
     found: dict[str, str] = {}
     for event in events:
         if isinstance(event, Delta):
@@ -147,7 +133,6 @@ def texts(events: list[LiveEvent]) -> dict[str, str]:
 
 
 def assert_sent(events: list[LiveEvent], truth: list[Spoken]) -> None:
-    """Every word was sent, with its times."""
     sent = [word for each in events if isinstance(each, Words) for word in each.words]
     assert [word.text for word in sent] == [each.text for each in truth]
     times = [(each.start, each.end) for each in truth]
@@ -197,7 +182,7 @@ def test_every_word_is_sent_once_and_in_order(
     assert_sent(events, truth)
 
 
-def test_a_turn_is_an_item_with_its_padding_and_events_in_order() -> None:
+def test_turn_becomes_a_padded_item_with_ordered_events() -> None:
     session = new_session()
     truth = spoken([0.5, 0.5])
     session.feed(silence(1.0), [SpeechStarted(8000)])
@@ -228,7 +213,7 @@ def pause(session: LiveSession, begin: int) -> WantedPass:
 
 
 @pytest.mark.parametrize("heard_before", [True, False])
-def test_an_item_is_completed_by_the_pass_that_began_in_its_last_pause(heard_before: bool) -> None:
+def test_pass_begun_in_the_last_pause_completes_an_item(heard_before: bool) -> None:
     session, truth = new_session(), spoken([0.5, 0.5])
     early = pause(session, 8000)
     if heard_before:
@@ -244,7 +229,7 @@ def test_an_item_is_completed_by_the_pass_that_began_in_its_last_pause(heard_bef
 
 
 @pytest.mark.parametrize("heard_before", [True, False])
-def test_speech_after_a_pause_makes_the_pass_that_began_in_it_useless(heard_before: bool) -> None:
+def test_speech_after_a_pause_discards_its_pass(heard_before: bool) -> None:
     session, truth = new_session(), spoken([0.5, 0.5, 1.0, 0.6])
     early = pause(session, 8000)
     if heard_before:
@@ -260,14 +245,14 @@ def test_speech_after_a_pause_makes_the_pass_that_began_in_it_useless(heard_befo
     assert completed.text == "waa wba wca wda"
 
 
-def test_an_early_pass_that_fails_leaves_the_item_to_the_next() -> None:
+def test_failed_early_pass_leaves_the_item_to_another() -> None:
     session = new_session()
     early = pause(session, 8000)
     session.failed(early, ModelError("broken"))
     session.feed(silence(0.3), [SpeechStopped(2 * SAMPLE_RATE)], silent_for=0.65)
     final = next_pass(session)
     session.passed(final, transcribe([], final))
-    assert not any(isinstance(each, Failed) for each in session.take_events())
+    assert not any(isinstance(each, ItemFailed) for each in session.take_events())
 
 
 def two_ended(session: LiveSession) -> tuple[WantedPass, WantedPass]:
@@ -281,7 +266,7 @@ def two_ended(session: LiveSession) -> tuple[WantedPass, WantedPass]:
 
 
 @pytest.mark.parametrize("fails", [None, "first", "second"])
-def test_items_are_completed_in_the_order_in_which_they_were_spoken(fails: str | None) -> None:
+def test_items_are_completed_in_spoken_order(fails: str | None) -> None:
     session = new_session()
     first, second = two_ended(session)
     for name, wanted in (("second", second), ("first", first)):
@@ -290,18 +275,14 @@ def test_items_are_completed_in_the_order_in_which_they_were_spoken(fails: str |
             session.failed(wanted, ModelError("broken"))
         else:
             session.passed(wanted, transcribe([], wanted))
-    ended = [
-        each for each in session.take_events() if isinstance(each, Completed | Failed | ItemDone)
-    ]
+    ended = of(session, Completed, ItemFailed, ItemDone)
     assert [each.item_id for each in ended] == ["0", "0", "1", "1"]
-    assert [isinstance(each, Failed) for each in ended[::2]] == [
-        fails == "first",
-        fails == "second",
-    ]
+    failed = [isinstance(each, ItemFailed) for each in ended[::2]]
+    assert failed == [fails == "first", fails == "second"]
     assert first.item.result is second.item.result is None
 
 
-def test_an_item_that_waits_for_an_earlier_one_holds_up_nothing() -> None:
+def test_waiting_item_holds_up_no_other_pass() -> None:
     session = new_session()
     session.feed(silence(40.0), [SpeechStarted(8000), SpeechStopped(39 * SAMPLE_RATE)])
     session.feed(silence(2.0), [SpeechStarted(40 * SAMPLE_RATE), SpeechStopped(41 * SAMPLE_RATE)])
@@ -312,7 +293,7 @@ def test_an_item_that_waits_for_an_earlier_one_holds_up_nothing() -> None:
     next_pass(session, final=False)
 
 
-def test_what_is_spoken_next_waits_until_a_short_item_is_completed() -> None:
+def test_next_speech_waits_for_a_short_items_completion() -> None:
     session, truth = new_session(), spoken([0.5, 0.5])
     session.feed(silence(2.0), [SpeechStarted(8000), SpeechStopped(25600)])
     final = next_pass(session)
@@ -332,7 +313,7 @@ def answer_all(session: LiveSession, truth: list[Spoken]) -> list[WantedPass]:
     return found
 
 
-def test_who_speaks_for_longer_than_an_item_may_last_goes_on_in_the_next() -> None:
+def test_speech_beyond_the_longest_item_continues_in_another() -> None:
     """The detector tells of this speech once: when it begins, and when it ends. No word is cut."""
     session, truth = new_session(), spoken([1.75] * 355, begin=1.0)
     turns: list[SpeechStarted | SpeechStopped] = [SpeechStarted(SAMPLE_RATE)]
@@ -365,25 +346,18 @@ def test_who_speaks_for_longer_than_an_item_may_last_goes_on_in_the_next() -> No
 
 
 @pytest.mark.parametrize("speaks", [True, False])
-def test_an_item_that_the_client_was_to_commit_goes_on_as_a_turn(speaks: bool) -> None:
+def test_uncommitted_item_becomes_a_turn(speaks: bool) -> None:
     session = new_session(turn_detection=None)
     session.feed(silence(1.0), [SpeechStarted(8000)] if speaks else [])
     session.change(LiveSettings())
     session.feed(silence(1.0), [] if speaks else [SpeechStarted(SAMPLE_RATE)])
     session.feed(silence(1.0), [SpeechStopped(SAMPLE_RATE * 2)], 1.0)
     answer_all(session, [])
-    turns = [
-        each
-        for each in session.take_events()
-        if isinstance(each, SpeechStartedEvent | SpeechStoppedEvent)
-    ]
-    assert turns == [
-        SpeechStartedEvent("0", 0 if speaks else 700),
-        SpeechStoppedEvent("0", 2500),
-    ]
+    turns = of(session, SpeechStartedEvent, SpeechStoppedEvent)
+    assert turns == [SpeechStartedEvent("0", 0 if speaks else 700), SpeechStoppedEvent("0", 2500)]
 
 
-def test_who_ceases_as_an_item_is_as_long_as_it_may_be_leaves_an_empty_one() -> None:
+def test_silence_at_the_longest_item_leaves_another_empty() -> None:
     session = new_session()
     session.feed(silence(2.0), [SpeechStarted(8000)])
     session.feed(silence(600.0), [], silent_for=0.4)
@@ -403,7 +377,7 @@ def test_who_ceases_as_an_item_is_as_long_as_it_may_be_leaves_an_empty_one() -> 
 
 
 @pytest.mark.parametrize("pause", [60, 700])
-def test_what_is_said_after_turn_detection_was_turned_off_has_its_times(pause: int) -> None:
+def test_disabled_turn_detection_keeps_times_of_words(pause: int) -> None:
     """The item that the client commits then has what comes, not the minutes before."""
     session = new_session()
     session.feed(silence(2.0), [SpeechStarted(8000), SpeechStopped(20_000)])
@@ -434,7 +408,7 @@ def test_speech_begins_no_earlier_than_the_audio_that_is_kept() -> None:
     session.feed(silence(1.0), [SpeechStarted(60 * SAMPLE_RATE)])
     (partial,) = answer_all(session, [])
     assert 57 * SAMPLE_RATE < partial.begin <= 60 * SAMPLE_RATE - 4800
-    (event,) = [each for each in session.take_events() if isinstance(each, SpeechStartedEvent)]
+    (event,) = of(session, SpeechStartedEvent)
     assert event.audio_start_ms == partial.begin / 16
 
 
@@ -457,7 +431,7 @@ def test_audio_between_turns_is_forgotten() -> None:
     assert session.next_pass() is None
 
 
-def test_without_turn_detection_the_client_commits_and_silence_is_not_decoded() -> None:
+def test_client_commits_and_silence_is_not_decoded_without_detection() -> None:
     session = new_session(turn_detection=None)
     with pytest.raises(EmptyBuffer, match="input_audio_buffer_commit_empty"):
         session.commit()
@@ -476,7 +450,7 @@ def test_without_turn_detection_the_client_commits_and_silence_is_not_decoded() 
 
 
 def test_silence_after_a_commit_is_not_decoded() -> None:
-    """Whoever spoke until then is announced anew where they go on."""
+    """A speaker who goes on is announced anew."""
     session = new_session(turn_detection=None)
     session.feed(silence(2.0), [SpeechStarted(0)])
     answer_all(session, [])
@@ -488,7 +462,7 @@ def test_silence_after_a_commit_is_not_decoded() -> None:
     assert session.next_pass() is not None
 
 
-def test_what_is_cleared_is_never_completed() -> None:
+def test_cleared_audio_is_never_completed() -> None:
     session = new_session(turn_detection=None)
     session.feed(silence(2.0), [SpeechStarted(0)])
     partial = session.next_pass()
@@ -502,7 +476,7 @@ def test_what_is_cleared_is_never_completed() -> None:
     assert session.done
 
 
-def test_a_partial_pass_that_fails_is_made_again_and_a_final_one_fails_its_item_alone() -> None:
+def test_only_a_failed_final_pass_fails_its_item() -> None:
     session = new_session(turn_detection=None)
     session.feed(silence(2.0), [SpeechStarted(0)])
     partial = next_pass(session)
@@ -517,11 +491,11 @@ def test_a_partial_pass_that_fails_is_made_again_and_a_final_one_fails_its_item_
     second = next_pass(session)
     session.passed(second, transcribe([], second))
     events = session.take_events()
-    assert [each.item_id for each in events if isinstance(each, Failed)] == ["0"]
+    assert [each.item_id for each in events if isinstance(each, ItemFailed)] == ["0"]
     assert [each.item_id for each in events if isinstance(each, Completed)] == ["1"]
 
 
-def test_one_partial_pass_at_a_time_and_a_slow_one_is_told() -> None:
+def test_partial_passes_run_singly_and_report_their_cadence() -> None:
     session = new_session(turn_detection=None)
     session.feed(silence(1.0), [SpeechStarted(0)])
     first = next_pass(session)
@@ -539,7 +513,7 @@ def test_one_partial_pass_at_a_time_and_a_slow_one_is_told() -> None:
     assert Cadence(0.8) in session.take_events()
 
 
-def test_the_draft_of_a_final_pass_is_what_was_heard_last() -> None:
+def test_last_hypothesis_is_the_final_passes_draft() -> None:
     session = new_session(turn_detection=None)
     truth = spoken([0.4] * 6)
     session.feed(silence(3.0), [SpeechStarted(0)])
@@ -569,7 +543,7 @@ def two_items(languages: tuple[str, str], gap: float) -> tuple[WantedPass, Wante
     return found[0], found[1]
 
 
-def test_a_final_pass_hears_what_was_said_before_in_its_language() -> None:
+def test_final_pass_includes_earlier_audio_in_its_language() -> None:
     first, second = two_items(("en", "en"), gap=2.0)
     assert second.begin == first.begin == 0
     assert len(second.samples) == 11 * SAMPLE_RATE
@@ -597,7 +571,7 @@ def test_after_a_change_of_settings_the_language_is_detected_anew() -> None:
     assert languages == [None, "en", None]
 
 
-def test_what_was_said_before_a_clear_is_not_heard_again_and_passes_that_ended_are_let_go() -> None:
+def test_cleared_audio_and_finished_passes_are_released() -> None:
     session = new_session(turn_detection=None)
     begins = []
     for _ in range(2):
@@ -618,12 +592,11 @@ def word(text: str, start: float, end: float, stop: int) -> HypothesisWord:
 
 
 def heard(*words: HypothesisWord) -> Hypothesis:
-    """A text of these words."""
     tokens = (BEGIN, *(each.tokens[0] for each in words))
     return Hypothesis(tokens, words, 0.0, -0.1, 1.0, "en", 1.0)
 
 
-def test_what_two_texts_agree_on_is_final_but_for_the_last_word() -> None:
+def test_words_agreed_twice_are_final_except_the_last() -> None:
     first = heard(word(" We", 0.1, 0.3, 2), word(" are", 0.4, 0.6, 3))
     later = heard(word(" We,", 0.1, 0.3, 2), word(" are", 0.4, 0.6, 3))
     found = FinalWords().updated(first, 1.0, 0.2).updated(later, 1.0, 0.2)
@@ -655,7 +628,7 @@ def test_a_number_is_final_once_something_else_follows() -> None:
         "twenty-five six",
     ],
 )
-def test_spelt_digits_are_not_sent_before_they_may_become_a_number(digits: str) -> None:
+def test_spelt_digits_wait_for_their_number(digits: str) -> None:
     """Whisper writes "zero seven" while it is spoken, and "07946123456" once it is whole."""
     said, found = [word(" is", 0.1, 0.3, 2)], FinalWords()
     for each in digits.split():
@@ -669,15 +642,14 @@ def test_spelt_digits_are_not_sent_before_they_may_become_a_number(digits: str) 
     assert words_after(sent, whole) == whole[1:]
 
 
-def test_a_number_does_not_hold_up_what_is_said_behind_it() -> None:
-    said = [
-        word(f" {text}", i, i + 0.8, i + 2) for i, text in enumerate(["one", "two", "or", "more"])
-    ]
+def test_number_does_not_hold_up_later_words() -> None:
+    texts = ["one", "two", "or", "more"]
+    said = [word(f" {text}", i, i + 0.8, i + 2) for i, text in enumerate(texts)]
     found = FinalWords().updated(heard(*said), 4.0, 0.3).updated(heard(*said), 4.2, 0.3)
     assert [each.text for each in found.words] == [" one", " two", " or"]
 
 
-def test_a_word_that_grows_after_it_was_final_is_sent_as_its_rest() -> None:
+def test_final_word_that_grows_sends_its_rest() -> None:
     one = heard(word(" under", 0.1, 0.3, 2), word(" the", 0.4, 0.6, 3))
     found = FinalWords().updated(one, 1.0, 0.2).updated(one, 1.0, 0.2)
     assert [each.text for each in found.words] == [" under"]
@@ -690,9 +662,8 @@ def test_a_word_that_grows_after_it_was_final_is_sent_as_its_rest() -> None:
 def test_a_text_that_repeats_itself_is_of_no_use() -> None:
     one = heard(word(" We", 0.1, 0.3, 2), word(" are", 0.4, 0.6, 3))
     found = FinalWords().updated(one, 1.0, 0.2)
-    assert found.updated(replace(one, compression_ratio=3.0), 1.0, 0.2) == FinalWords(
-        first=(BEGIN,)
-    )
+    looped = found.updated(replace(one, compression_ratio=3.0), 1.0, 0.2)
+    assert looped == FinalWords(first=(BEGIN,))
 
 
 def line(text: str, step: float = 0.5) -> list[Word]:

@@ -1,8 +1,6 @@
 """Speakers in a live session: completed texts get a file's segments, whenever turns become
 known, and words get speakers as soon as their time is diarized."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,20 +9,29 @@ from math import inf
 
 import numpy as np
 import pytest
-from asgi import asynchronous
 from hypothesis import given
 from hypothesis import strategies as st
 
 from diarization_utils import attribute, speaker_segments
+from tests.helpers.asgi import asynchronous
 from whosaid.asr import Prior, TranscriptionOptions
 from whosaid.diarization.diarizer import Diarization, Span
 from whosaid.diarization.known_speakers import Naming
 from whosaid.errors import ModelError
-from whosaid.live.events import Completed, Delta, Failed, LiveEvent, Segment, SpeakersFound, Words
-from whosaid.live.item import Item, WantedPass
+from whosaid.live.events import (
+    Completed,
+    Delta,
+    ItemFailed,
+    LiveEvent,
+    SegmentEvent,
+    SpeakersFound,
+    Words,
+)
+from whosaid.live.item import Item
+from whosaid.live.passes import PassAudio
 from whosaid.live.speakers import LiveSpeakers, SpeakerTracker
 from whosaid.timebase import SAMPLE_RATE
-from whosaid.transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
+from whosaid.transcript import Chunk, SpeakerMatch, SpeakerTurn, Transcript, Word
 
 STEP = 0.25  # seconds of a word or a turn
 
@@ -62,16 +69,15 @@ def between(found: Sequence[SpeakerTurn], start: float, end: float) -> Diarizati
 
 
 def segments(events: Sequence[LiveEvent]) -> list[tuple[str, str, str | None, float, float]]:
-    """Return the segments without their ids."""
     return [
         (each.item_id, each.text, each.speaker, each.start, each.end)
         for each in events
-        if isinstance(each, Segment)
+        if isinstance(each, SegmentEvent)
     ]
 
 
-def expected(items: Sequence[Completed], found: Diarization):
-    """Return the segments of a file with all of these texts."""
+def expected(items: Sequence[Completed], found: Diarization, labels: dict[str, str] | None = None):
+    """Return the segments of a file with all of these texts, by default with a file's labels."""
     chunks = [chunk for each in items for chunk in each.transcript.chunks]
     speech = [span for each in items for span in each.transcript.speech]
     known = found.touching(speech)
@@ -81,14 +87,27 @@ def expected(items: Sequence[Completed], found: Diarization):
             (each.item_id, one.text, one.speaker, one.start, one.end)
             for one in speaker_segments([chunk])
         ]
-    return told
+    if labels is None:
+        order = dict.fromkeys(speaker for _, _, speaker, *_ in told if speaker)
+        labels = {speaker: f"SPEAKER_{place:02d}" for place, speaker in enumerate(order)}
+    return [(item, text, labels.get(who), *times) for item, text, who, *times in told]
+
+
+def first_told(calls: Sequence[Sequence[LiveEvent]]) -> list[str]:
+    """Return each speaker once, in the order in which calls, and words within them, name them."""
+    names: list[str | None] = []
+    for events in calls:
+        spoken = [word for each in events if isinstance(each, Words) for word in each.words]
+        spoken += [each for each in events if isinstance(each, SegmentEvent)]
+        names += (each.speaker for each in sorted(spoken, key=lambda each: each.start))
+    return [*dict.fromkeys(filter(None, names))]
 
 
 speakers = st.lists(st.sampled_from(["A", "A", "B", None]), min_size=1, max_size=40)
 
 
 @given(speakers, st.lists(st.integers(1, 8), min_size=1, max_size=6), st.randoms())
-def test_known_at_the_end_texts_are_given_to_speakers_as_in_a_file(who, sizes, random):
+def test_turns_known_at_the_end_give_a_files_segments(who, sizes, random):
     items, begin = [], 0.0
     for number, size in enumerate(sizes):
         items.append(completed(str(number), spoken(size, begin)))
@@ -101,7 +120,7 @@ def test_known_at_the_end_texts_are_given_to_speakers_as_in_a_file(who, sizes, r
     said.add_turns(found, inf)
     told = said.with_speakers([])
     assert segments(told) == expected(items, found)
-    assert len({each.id for each in told if isinstance(each, Segment)}) == len(told)
+    assert len({each.id for each in told if isinstance(each, SegmentEvent)}) == len(told)
     assert said.with_speakers([]) == []
 
 
@@ -111,26 +130,25 @@ def test_known_at_the_end_texts_are_given_to_speakers_as_in_a_file(who, sizes, r
     st.lists(st.floats(0.05, 1.5), min_size=1, max_size=12),
     st.integers(0, 12),
 )
-def test_known_bit_by_bit_every_word_is_told_once_and_the_text_as_in_a_file(
-    who, sizes, steps, last
-):
+def test_turns_known_gradually_give_a_files_segments(who, sizes, steps, last):
     """Words come before or after their turns; the text is completed after `last` of the steps."""
     words = spoken(sum(sizes))
-    item, said, events = completed("0", words), SpeakerTracker(), []
+    item, said, calls = completed("0", words), SpeakerTracker(), []
     sent, clock, begin = [], 0.0, 0
     for place in range(max(len(sizes), len(steps))):
         if place < len(sizes):
             new = tuple(words[begin : begin + sizes[place]])
             begin += sizes[place]
-            events += said.with_speakers([Words("0", new, "tail")])
+            calls.append(said.with_speakers([Words("0", new, "tail")]))
             sent.append((clock, new))
         if place < len(steps):
             known = between(turns(who), clock, clock + steps[place])
             clock += steps[place]
             said.add_turns(known, clock)
-            events += said.with_speakers([])
+            calls.append(said.with_speakers([]))
         if place == last:
             break
+    events = [event for events in calls for event in events]
     words_told = [word for each in events if isinstance(each, Words) for word in each.words]
     for (at, new), event in zip(sent, (e for e in events if isinstance(e, Words)), strict=True):
         assert [replace(word, speaker=None, overlap=False) for word in event.words] == [*new]
@@ -145,7 +163,9 @@ def test_known_bit_by_bit_every_word_is_told_once_and_the_text_as_in_a_file(
     assert after[0] == item
     whole = Diarization(joined(turns(who)), joined(turns(who)))
     if item.transcript.speech[0][1] > clock:  # nothing was known too early
-        assert segments(after) == expected([item], whole)
+        assert segments(after) == expected([item], whole, said.labels)
+    told = first_told([*calls, after])
+    assert told == [f"SPEAKER_{place:02d}" for place in range(len(told))]
 
 
 def joined(found: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
@@ -159,10 +179,10 @@ def joined(found: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
     return tuple(whole)
 
 
-def test_what_failed_or_holds_no_words_has_no_segments():
+def test_failed_and_empty_items_have_no_segments():
     said = SpeakerTracker()
     nothing = Completed("1", Transcript((), "en"), "", 1.0)
-    failed = Failed("0", ModelError("broken"))
+    failed = ItemFailed("0", ModelError("broken"))
     words = Words("0", tuple(spoken(3)))
     assert said.with_speakers([words, failed, nothing]) == [words, failed, nothing]
     said.add_turns(Diarization(turns("AAA"), turns("AAA")), inf)
@@ -173,8 +193,11 @@ def test_what_failed_or_holds_no_words_has_no_segments():
 # ---- with a finder
 
 
+ANNA = SpeakerMatch("Anna", "SPEAKER_01", 0.9, matched=True)
+
+
 class Finder:
-    """Says that A speaks, and after `change` seconds B; remembers what it heard."""
+    """Says that A speaks, and after `change` seconds B; keeps the samples that it gets."""
 
     warnings = ("ignored",)
 
@@ -195,13 +218,17 @@ class Finder:
         self.pushed.set()
         return between(self._turns(), start, self.seconds), inf if last else self.seconds
 
-    async def find(self, samples: np.ndarray, speech: Sequence[Span]) -> Naming:
+    async def find(self, samples: np.ndarray, speech: Sequence[Span]) -> Diarization:
         if self.error:
             raise self.error
         self.heard.append(samples)
         self.asked.append(speech)
-        found = Diarization(self._turns(), self._turns())
-        return Naming(found, (KnownSpeaker("Anna"),), ("little speech",))
+        return Diarization(self._turns(), self._turns())
+
+    def name(self, found: Diarization) -> Naming:
+        """B, the second who speaks, is Anna."""
+        assert [turn.speaker for turn in found.turns[:2]] == ["SPEAKER_00", "SPEAKER_01"]
+        return Naming(found, (ANNA,), ("little speech",))
 
     def close(self) -> None:
         self.closed += 1
@@ -231,7 +258,7 @@ async def nothing() -> None:
 
 
 @asynchronous
-async def test_where_it_does_not_stream_the_whole_session_is_heard_at_its_end(workers):
+async def test_diarizer_without_streams_gets_the_whole_session_last(workers):
     finder, samples = Finder(change=0.5), noise(3.0)
     speakers = LiveSpeakers(finder, None, workers, nothing)
     item = completed("0", spoken(4))
@@ -244,13 +271,16 @@ async def test_where_it_does_not_stream_the_whole_session_is_heard_at_its_end(wo
     await speakers.close()
     np.testing.assert_allclose(finder.heard[0], samples, atol=1 / 32767)
     assert finder.asked == [[(0.0, 1.0)]]
-    assert [(each.text, each.speaker) for each in told] == [(" w0 w1", "A"), (" w2 w3", "B")]
-    assert last == SpeakersFound((KnownSpeaker("Anna"),), ("ignored", "little speech"))
+    assert [(each.text, each.speaker) for each in told] == [
+        (" w0 w1", "SPEAKER_00"),
+        (" w2 w3", "Anna"),
+    ]
+    assert last == SpeakersFound((ANNA,), ("ignored", "little speech"))
     assert finder.closed == 1
 
 
 @asynchronous
-async def test_where_nobody_speaks_nothing_is_looked_at(workers):
+async def test_silent_session_is_not_diarized(workers):
     finder = Finder()
     speakers = LiveSpeakers(finder, None, workers, nothing)
     speakers.push(noise(1.0))
@@ -259,7 +289,7 @@ async def test_where_nobody_speaks_nothing_is_looked_at(workers):
 
 
 @asynchronous
-async def test_where_it_streams_words_carry_speakers_and_audio_is_not_kept(workers):
+async def test_streaming_diarizer_names_words_and_keeps_no_audio(workers):
     finder, samples = Finder(missing=4000, change=0.5), noise(3.0)
     events: list[LiveEvent] = []
 
@@ -278,9 +308,9 @@ async def test_where_it_streams_words_carry_speakers_and_audio_is_not_kept(worke
     await asyncio.sleep(0)
     assert all(len(each) >= 4000 for each in finder.heard)
     assert "".join(each.text for each in events) == " w0 w1"
-    assert {each.speaker for each in events} == {"A"}
+    assert {each.speaker for each in events} == {"SPEAKER_00"}
     (later,) = speakers.with_speakers([Words("0", tuple(spoken(2, 0.5)))])
-    assert [word.speaker for word in later.words] == ["B", "B"]
+    assert [word.speaker for word in later.words] == ["SPEAKER_01"] * 2
     assert speakers._audio.stop - speakers._audio.start <= SAMPLE_RATE
     speakers.push(samples[2 * SAMPLE_RATE :])
     item = completed("0", spoken(12))
@@ -288,14 +318,15 @@ async def test_where_it_streams_words_carry_speakers_and_audio_is_not_kept(worke
     told = await speakers.finish()
     await speakers.close()
     found = [each[1:3] for each in segments([*events, *told])][-2:]
-    assert found == [(" w0 w1", "A"), ("".join(f" w{n}" for n in range(2, 12)), "B")]
+    rest = "".join(f" w{n}" for n in range(2, 12))
+    assert found == [(" w0 w1", "SPEAKER_00"), (rest, "SPEAKER_01")]
     assert told[-1] == SpeakersFound((), ("ignored",))
     np.testing.assert_allclose(np.concatenate(finder.heard), samples, atol=1 / 32767)
 
 
 @pytest.mark.parametrize("missing", [None, 100])
 @asynchronous
-async def test_a_failure_is_told_at_the_end_and_text_goes_on(missing, workers):
+async def test_failed_diarization_is_raised_at_the_end(missing, workers):
     finder = Finder(missing)
     finder.error = ModelError("broken")
     speakers = LiveSpeakers(finder, None, workers, nothing)
@@ -312,7 +343,7 @@ async def test_a_failure_is_told_at_the_end_and_text_goes_on(missing, workers):
 
 
 @asynchronous
-async def test_who_leaves_ends_what_is_under_way(workers):
+async def test_closing_cancels_a_running_push(workers):
     finder, begun = Finder(100), asyncio.Event()
 
     async def push(samples, last):
@@ -356,20 +387,15 @@ class Decoder:
         await self.go_on.wait()
         if self.error:
             raise self.error
-        return replace(
-            transcript,
-            chunks=tuple(
-                replace(chunk, voice=voice) for chunk in transcript.chunks for voice in "AB"
-            ),
-        )
+        chunks = tuple(replace(each, voice=voice) for each in transcript.chunks for voice in "AB")
+        return replace(transcript, chunks=chunks)
 
 
 def decoded(item: str, words: Sequence[Word], samples: np.ndarray, begin: int, stop: int):
     """An item's text, with the pass that found it in samples `begin` to `stop` of the session."""
     options = TranscriptionOptions()
     options = replace(options, decode=replace(options.decode, live=True))
-    whole = Item(item, None, begin)
-    final = WantedPass(whole, begin, stop, samples[begin:stop], options, before=Prior())
+    final = PassAudio(begin, stop, samples[begin:stop], options, before=Prior())
     return replace(completed(item, words), final=final)
 
 
@@ -385,7 +411,6 @@ def both():
 
 
 def voices(events: Sequence[LiveEvent]) -> dict[str, list[str | None]]:
-    """The speakers of each item's segments."""
     found: dict[str, list[str | None]] = {}
     for item, _, speaker, *_ in segments(events):
         found.setdefault(item, []).append(speaker)
@@ -411,22 +436,20 @@ async def test_a_session_that_ends_waits_for_its_tracks(error, both, workers):
     finishing = asyncio.ensure_future(speakers.finish())
     while len(speakers._tracker.overlapped) < 1:
         await asyncio.sleep(0)
-    assert voices(told) == {"2": ["A"]}
+    assert voices(told) == {"2": ["SPEAKER_00"]}
     assert not finishing.done()
     decoder.go_on.set()
     told += await finishing
     await speakers.close()
-    assert {name: set(found) for name, found in voices(told).items()} == {
-        "0": {"A", "B"} if error is None else {"A"},
-        "1": {"A", "B"} if error is None else {"A"},
-        "2": {"A"},
-    }
+    both_speak = {"SPEAKER_00", "SPEAKER_01"} if error is None else {"SPEAKER_00"}
+    expected = {"0": both_speak, "1": both_speak, "2": {"SPEAKER_00"}}
+    assert {name: set(found) for name, found in voices(told).items()} == expected
     assert isinstance(told[-1], SpeakersFound)
     assert [options.decode.live for _, _, options, _ in decoder.asked] == [False, False]
 
 
 @asynchronous
-async def test_who_leaves_ends_tracks_and_an_item_waits_for_all_its_turns(both, workers):
+async def test_items_await_all_turns_and_closing_cancels_tracks(both, workers):
     (samples, items), decoder = both, Decoder()
     speakers = LiveSpeakers(Together(4000), None, workers, nothing)
     speakers._overlaps = decoder

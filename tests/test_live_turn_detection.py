@@ -1,8 +1,4 @@
-"""Turns while audio comes: a file's spans of the same probabilities, wherever the audio is cut, and
-of the same audio nearly so; no turns of sounds that are not speech.
-"""
-
-from __future__ import annotations
+"""Turns of live audio are a file's spans, wherever the audio is cut."""
 
 from collections.abc import Callable
 from itertools import cycle, pairwise
@@ -11,45 +7,41 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nightly import some
 
+from tests.helpers.nightly import some
 from tests.support import sounds
 from tests.support.audio_files import conversation
-from whosaid.asr.frontend.vad import (
-    PEAK_THRESHOLD,
-    SHORTEST_PAUSE,
-    STEP,
-    SpeechDetector,
-    find_speech,
-)
-from whosaid.asr.frontend.windows import Span
+from whosaid.asr.frontend import vad
+from whosaid.asr.frontend.windows import SampleSpan
 from whosaid.live.settings import TurnSettings
-from whosaid.live.turn_detection import SpeechStarted, SpeechStopped, Turn, TurnDetector, Turns
+from whosaid.live.turn_detection import SpeechStarted, SpeechStopped, Turn, TurnDetector, TurnFinder
 from whosaid.timebase import SAMPLE_RATE
 
-STEP_MS = STEP * 1000 // SAMPLE_RATE
+STEP_MS = vad.STEP * 1000 // SAMPLE_RATE
 PROBABILITIES = st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.4, 0.9]), max_size=80)
 
 
 @pytest.fixture(scope="module")
-def detector() -> SpeechDetector:
-    return SpeechDetector()
+def detector() -> vad.SpeechDetector:
+    return vad.SpeechDetector()
 
 
-def spans_of(turns: list[Turn]) -> list[Span]:
+def spans_of(turns: list[Turn]) -> list[SampleSpan]:
     """The spans between starts and stops, which take turns; the last one has stopped."""
     starts, stops = turns[::2], turns[1::2]
     assert len(starts) == len(stops)
     assert all(isinstance(turn, SpeechStarted) for turn in starts)
     assert all(isinstance(turn, SpeechStopped) for turn in stops)
-    spans = [Span(*(turn.sample for turn in pair)) for pair in zip(starts, stops, strict=True)]
+    spans = [
+        SampleSpan(*(turn.sample for turn in pair)) for pair in zip(starts, stops, strict=True)
+    ]
     assert all(span.start < span.stop for span in spans)
     assert all(before.stop <= after.start for before, after in pairwise(spans))
     return spans
 
 
 def turns_in(
-    detector: SpeechDetector, samples: np.ndarray, size: int = 480, silence: int = 500
+    detector: vad.SpeechDetector, samples: np.ndarray, size: int = 480, silence: int = 500
 ) -> list[Turn]:
     """The turns of samples that come `size` at a time and end in a second of silence."""
     turns = TurnDetector(detector, TurnSettings(silence_duration_ms=silence))
@@ -60,12 +52,12 @@ def turns_in(
     return found
 
 
-def joined(spans: tuple[Span, ...], silence: int) -> list[Span]:
+def joined(spans: tuple[SampleSpan, ...], silence: int) -> list[SampleSpan]:
     """Spans with less than so many samples of silence between them made one."""
-    found: list[Span] = []
+    found: list[SampleSpan] = []
     for span in spans:
         if found and span.start - found[-1].stop < silence:
-            found[-1] = Span(found[-1].start, span.stop)
+            found[-1] = SampleSpan(found[-1].start, span.stop)
         else:
             found.append(span)
     return found
@@ -76,37 +68,38 @@ def joined(spans: tuple[Span, ...], silence: int) -> list[Span]:
 
 @given(PROBABILITIES, st.integers(1, 12), st.integers(0, 3).map(lambda each: each * 1_000))
 def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps, first):
-    """Even if a run is not yet certain when the silence is long enough."""
-    silence = max(steps, SHORTEST_PAUSE)
+    """A run may not yet be certain when the silence is long enough."""
+    silence = max(steps, vad.SHORTEST_PAUSE)
     heard = [*probabilities, *([0.0] * silence)]
-    turns = Turns(TurnSettings(silence_duration_ms=steps * STEP_MS), first)
+    turns = TurnFinder(TurnSettings(silence_duration_ms=steps * STEP_MS), first)
     found = [turn for turn in map(turns.push, heard) if turn is not None]
-    in_file = find_speech(np.array(heard), len(heard) * STEP)
+    in_file = vad.find_speech(np.array(heard), len(heard) * vad.STEP)
     expected = [
-        Span(first + span.start, first + span.stop) for span in joined(in_file, silence * STEP)
+        SampleSpan(first + span.start, first + span.stop)
+        for span in joined(in_file, silence * vad.STEP)
     ]
     assert spans_of(found) == expected
     assert not turns.speaking
 
 
 @given(PROBABILITIES, st.integers(4, 20))
-def test_a_turn_is_told_as_soon_as_it_is_certain(probabilities, steps):
+def test_turn_events_come_as_soon_as_certain(probabilities, steps):
     """Started at the step where the spans so far include it; stopped no later than the silence, or
     the end of a run that had begun in it.
     """
-    turns = Turns(TurnSettings(silence_duration_ms=steps * STEP_MS), 0)
+    turns = TurnFinder(TurnSettings(silence_duration_ms=steps * STEP_MS), 0)
     speaking = False
     for count in range(1, len(probabilities) + 1):
         turn = turns.push(probabilities[count - 1])
-        so_far = find_speech(np.array(probabilities[:count]), count * STEP)
+        so_far = vad.find_speech(np.array(probabilities[:count]), count * vad.STEP)
         if isinstance(turn, SpeechStarted):
             assert not speaking
             assert so_far[-1].start == turn.sample
         elif isinstance(turn, SpeechStopped):
             assert speaking
-            assert so_far[-1].stop == turn.sample <= (count - steps) * STEP
+            assert so_far[-1].stop == turn.sample <= (count - steps) * vad.STEP
         elif not speaking and so_far:
-            assert so_far[-1].stop + steps * STEP <= count * STEP
+            assert so_far[-1].stop + steps * vad.STEP <= count * vad.STEP
         speaking = turns.speaking
 
 
@@ -116,7 +109,9 @@ def test_a_threshold_scales_all_three():
     probabilities = generator.uniform(0, 1, 800) ** 6
 
     def heard(scale: float) -> list[Turn]:
-        turns = Turns(TurnSettings(threshold=PEAK_THRESHOLD * scale, silence_duration_ms=128), 0)
+        turns = TurnFinder(
+            TurnSettings(threshold=vad.PEAK_THRESHOLD * scale, silence_duration_ms=128), 0
+        )
         found = [turns.push(float(each) * scale) for each in probabilities]
         return [turn for turn in found if turn is not None]
 
@@ -136,7 +131,7 @@ def quiet(detector) -> tuple[np.ndarray, list[Turn]]:
 
 @settings(max_examples=5)
 @given(st.lists(st.integers(0, 6 * SAMPLE_RATE), max_size=20))
-def test_where_samples_are_cut_makes_no_difference(detector, quiet, cuts):
+def test_cuts_between_samples_change_no_turn(detector, quiet, cuts):
     samples = np.pad(quiet[0], (0, SAMPLE_RATE))
     turns = TurnDetector(detector, TurnSettings())
     found = []
@@ -147,7 +142,7 @@ def test_where_samples_are_cut_makes_no_difference(detector, quiet, cuts):
 
 
 def test_turns_along_one_stream_know_nothing_of_another(detector):
-    """Nor of a file processed between them: the network keeps no state."""
+    """A file processed between them has no effect either: the network keeps no state."""
     samples = conversation()[: 3 * SAMPLE_RATE]
     alone = turns_in(detector, samples)
     assert alone
@@ -157,12 +152,13 @@ def test_turns_along_one_stream_know_nothing_of_another(detector):
     for start in range(0, len(padded), 4_000):
         for stream, turns in zip(streams, found, strict=True):
             turns += stream.push(padded[start : start + 4_000])
-        detector(padded[:STEP])
+        detector(padded[: vad.STEP])
     assert found == [alone, alone]
 
 
 def test_a_reset_forgets_speech_and_not_the_time(detector):
-    """As if a new stream began, except for sample numbers; also within a step."""
+    """Later turns are those of a new stream, except for sample numbers; a reset may come within a
+    step."""
     samples = conversation()[3 * SAMPLE_RATE : 7 * SAMPLE_RATE]
     turns, first = TurnDetector(detector, TurnSettings()), 2 * SAMPLE_RATE + 100
     assert turns.push(samples[:first])
@@ -174,13 +170,13 @@ def test_a_reset_forgets_speech_and_not_the_time(detector):
     assert [type(turn) for turn in again] == [SpeechStarted]
     assert again[0].sample >= first
     fresh = TurnDetector(detector, TurnSettings()).push(samples)
-    assert abs(again[0].sample - first - fresh[0].sample) <= 2 * STEP
+    assert abs(again[0].sample - first - fresh[0].sample) <= 2 * vad.STEP
 
 
 def test_silence_is_counted_from_the_last_speech(detector):
     turns = TurnDetector(detector, TurnSettings(silence_duration_ms=200))
     turns.push(np.zeros(SAMPLE_RATE, np.float32))
-    assert turns.silent_for == pytest.approx(1, abs=STEP / SAMPLE_RATE)
+    assert turns.silent_for == pytest.approx(1, abs=vad.STEP / SAMPLE_RATE)
     turns.push(conversation()[4 * SAMPLE_RATE : 5 * SAMPLE_RATE])
     assert turns.speaking
     (stopped,) = turns.push(np.zeros(SAMPLE_RATE, np.float32))
@@ -197,20 +193,20 @@ def test_settings_change_between_two_pushes(detector):
     turns.change(TurnSettings(silence_duration_ms=1_500))
     assert turns.push(samples[SAMPLE_RATE:]) == []
     turns.change(TurnSettings(silence_duration_ms=200))
-    assert [type(turn) for turn in turns.push(np.zeros(STEP, np.float32))] == [SpeechStopped]
+    assert [type(turn) for turn in turns.push(np.zeros(vad.STEP, np.float32))] == [SpeechStopped]
 
 
 # ---- what is speech
 
 
-def shares(detector: SpeechDetector, samples: np.ndarray) -> tuple[float, float]:
+def shares(detector: vad.SpeechDetector, samples: np.ndarray) -> tuple[float, float]:
     """The share of a file's speech that is in turns, and the turns' share that a file has too."""
-    length = -(-len(samples) // STEP) + SAMPLE_RATE // STEP
+    length = -(-len(samples) // vad.STEP) + SAMPLE_RATE // vad.STEP
     live, in_file = np.zeros(length, bool), np.zeros(length, bool)
     for span in spans_of(turns_in(detector, samples)):
-        live[span.start // STEP : span.stop // STEP] = True
+        live[span.start // vad.STEP : span.stop // vad.STEP] = True
     for span in joined(detector(samples), SAMPLE_RATE // 2):
-        in_file[span.start // STEP : -(-span.stop // STEP)] = True
+        in_file[span.start // vad.STEP : -(-span.stop // vad.STEP)] = True
     assert in_file.mean() > 0.3
     both = (live & in_file).sum()
     return both / in_file.sum(), both / max(live.sum(), 1)
@@ -220,7 +216,7 @@ def test_turns_begin_and_end_where_a_files_spans_do(detector):
     """Nine of ten within 0.1 s, though a file's detector knows how loud it will become."""
     samples = conversation()[: 20 * SAMPLE_RATE]
     live = spans_of(turns_in(detector, samples, silence=128))
-    in_file = joined(detector(samples), SHORTEST_PAUSE * STEP)
+    in_file = joined(detector(samples), vad.SHORTEST_PAUSE * vad.STEP)
     assert len(in_file) >= 5
     near = 0
     for span in in_file:
@@ -247,7 +243,7 @@ def test_quiet_speech_is_found_behind_clicks(detector):
 
 
 def test_loud_speech_is_found_after_quiet_noise(detector):
-    """Though the noise was amplified: the gain falls with the first loud step."""
+    """The noise was amplified, and the gain falls with the first loud step."""
     noise = np.random.default_rng(0).standard_normal(5 * SAMPLE_RATE) * 10 ** (-60 / 20)
     samples = np.concatenate([noise, conversation()[: 10 * SAMPLE_RATE]]).astype(np.float32)
     found, right = shares(detector, samples)

@@ -1,7 +1,5 @@
 """How an endpoint is loaded: in which thread, what ends a start, and what is tried again."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from types import SimpleNamespace
@@ -25,10 +23,10 @@ from whosaid.runtime import servers
             {"ASR_MODEL": "owner/model"},
             "START_FAILED: ASR_MODEL=owner/model: the hub cannot be reached",
         ),
-        ({"ASR_MODEL": "tests"}, "START_FAILED: ASR_MODEL=.*could not be loaded"),
+        ({"ASR_MODEL": "tests"}, "START_FAILED: ASR_MODEL: .*tests has no config.json of a model"),
     ],
 )
-def test_a_start_that_must_fail_ends_the_process_with_one_line(monkeypatch, variables, line):
+def test_failing_start_ends_the_process_with_one_line(monkeypatch, variables, line):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match=f"^{line}") as caught:
@@ -78,7 +76,7 @@ def first_starts(monkeypatch):
 
     def make(error):
         starts, restarts = FirstStarts(error), []
-        monkeypatch.setattr("whosaid.loading.restart_without_graphs", restarts.append)
+        monkeypatch.setattr("whosaid.endpoint.loading.restart_without_graphs", restarts.append)
         monkeypatch.setattr("whosaid.asr.transcriber.Transcriber", starts)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         on_cuda = SimpleNamespace(device=torch.device("cuda"), checkpoint=None)
@@ -88,7 +86,7 @@ def first_starts(monkeypatch):
     return make
 
 
-def test_what_fails_with_graphs_is_tried_without_them(first_starts, caplog):
+def test_failed_start_is_repeated_without_graphs(first_starts, caplog):
     starts, restarts = first_starts(RuntimeError("captures do not work here"))
     load_endpoint(settings=ModelSettings(asr_model="owner/model")).close()
     assert (starts.starts, restarts) == ([True, False], [])
@@ -98,7 +96,7 @@ def test_what_fails_with_graphs_is_tried_without_them(first_starts, caplog):
 
 
 @pytest.mark.parametrize("serves", [True, False])
-def test_where_the_device_is_lost_at_the_start_a_new_process_is_wanted(first_starts, serves):
+def test_device_lost_at_start_asks_for_another_process(first_starts, serves):
     starts, restarts = first_starts(LOST)
     settings = ModelSettings(asr_model="owner/model")
     with pytest.raises(SystemExit, match="illegal memory access"):
@@ -120,7 +118,7 @@ def engine_threads() -> list[threading.Thread]:
 
 
 def test_models_load_in_the_thread_that_will_compute_with_them(monkeypatch, whisper_folder):
-    """Diarization's too; whoever asks for the endpoint computes nothing."""
+    """Diarization's models load in its thread too; the caller computes nothing."""
     loaded_in = []
     for name in ("load_whisper", "start_transcriber", "load_diarizer"):
         load = getattr(handler, name)
@@ -155,7 +153,7 @@ def test_a_start_that_fails_leaves_no_thread(monkeypatch, whisper_folder, fails)
     assert not engine.is_alive()
 
 
-def test_the_filter_is_there_once_however_often_the_endpoint_is_made(whisper_folder):
+def test_log_filter_is_added_once_for_all_endpoints(whisper_folder):
     for _ in range(2):
         load_endpoint(ModelSettings(asr_model=str(whisper_folder))).close()
     assert logging.getLogger("hf-serve").filters.count(servers.hide_body) == 1

@@ -1,23 +1,15 @@
 """The rules against transformers' processors, on histories that no model would write."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from transformers import (
-    GenerationConfig,
-    LogitsProcessorList,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    WhisperTimeStampLogitsProcessor,
-)
 
 from whosaid.asr.checkpoint.special_tokens import SpecialTokens
-from whosaid.asr.engine.logit_filters import History, LogitFilter, _likeliest
+from whosaid.asr.model.logit_filters import History, LogitFilter, _likeliest
 
 END, NO_TIMESTAMPS, SIZE = 8, 12, 24
 SPECIAL_TOKENS = SpecialTokens(
@@ -52,17 +44,17 @@ def history_of(tokens, begin, ends, timestamps):
 
 
 def expected_scores(history, begin, timestamps, logits):
-    config = GenerationConfig(
+    config = transformers.GenerationConfig(
         eos_token_id=END, no_timestamps_token_id=NO_TIMESTAMPS, max_initial_timestamp_index=4
     )
-    processors = LogitsProcessorList(
+    processors = transformers.LogitsProcessorList(
         [
-            SuppressTokensAtBeginLogitsProcessor([3, END], begin),
-            SuppressTokensLogitsProcessor([2, 9]),
+            transformers.SuppressTokensAtBeginLogitsProcessor([3, END], begin),
+            transformers.SuppressTokensLogitsProcessor([2, 9]),
         ]
     )
     if timestamps:
-        processors.append(WhisperTimeStampLogitsProcessor(config, begin))
+        processors.append(transformers.WhisperTimeStampLogitsProcessor(config, begin))
     return processors(torch.tensor([history]), logits[None])[0]
 
 
@@ -87,9 +79,7 @@ def random_logits(*shape, seed):
 
 
 def next_logits(histories, timestamps, seed):
-    """Random logits of every history's next position, the same with biases, and what the filters
-    look at.
-    """
+    """Random logits of each history's next position, plain and biased, and the filters' input."""
     logits = random_logits(len(histories), 1, seed=seed)
     tokens, begin, ends = padded(histories)
     first = (ends == begin[:, None])[..., None]
@@ -127,7 +117,7 @@ def test_choice_and_probability_are_those_of_transformers(histories, follows, se
     token=some.integers(0, SIZE - 1),
     seed=some.integers(0, 10_000),
 )
-def test_a_given_token_is_scored_among_what_is_allowed_and_itself(histories, follows, token, seed):
+def test_given_token_is_scored_among_allowed_tokens_and_itself(histories, follows, token, seed):
     """If timestamps outweigh texts, given text tokens are still allowed; a timestamp then counts
     as one of the candidates."""
     timestamps = follows[: len(histories)]
@@ -190,7 +180,7 @@ def test_the_likeliest_of_many_ids_are_found_by_blocks(rows, ids, count, seed):
 
 @settings(deadline=None, max_examples=60)
 @given(said=TOKENS, prompt=some.sampled_from(PROMPTS), seed=some.integers(0, 10_000))
-def test_every_position_of_a_row_is_judged_by_what_stands_before_it(said, prompt, seed):
+def test_each_position_follows_the_tokens_before_it(said, prompt, seed):
     logits = random_logits(1, len(said) + 1, seed=seed)
     tokens, begin = torch.tensor([[*prompt, *said]]), torch.tensor([len(prompt)])
     ends = len(prompt) + torch.arange(len(said) + 1)[None]

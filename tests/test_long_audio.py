@@ -1,8 +1,4 @@
-"""Hours of audio, seams between windows and gaps inside speech: against what synthesis knows, or
-with stand-ins.
-"""
-
-from __future__ import annotations
+"""Hours of audio, seams between windows and gaps inside speech."""
 
 import tracemalloc
 from functools import cache
@@ -12,8 +8,8 @@ from multiprocessing import get_context
 import jiwer
 import numpy as np
 import pytest
-from stand_ins import StandInEngine
 
+from tests.helpers.stand_ins import StandInEngine
 from tests.support import sounds
 from tests.support.dialogue import Scene, Style, draw_dialogue
 from tests.support.speech import draw_voice, espeak_speakers
@@ -21,7 +17,7 @@ from tests.support.tiny_whispers import SMALL, loaded
 from whosaid.asr.decoding_plan import TranscriptionOptions
 from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.frontend.schedule import Schedule
-from whosaid.asr.frontend.windows import Span, Window
+from whosaid.asr.frontend.windows import SampleSpan, Window
 from whosaid.asr.transcriber import Transcriber
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 from whosaid.transcript import Transcript
@@ -59,10 +55,11 @@ class Clock(StandInEngine):
         return [self.first_time, *words, self.first_time + len(samples) // SAMPLES_PER_TOKEN]
 
 
-def sentences(samples: Endless) -> list[Span]:
+def sentences(samples: Endless) -> list[SampleSpan]:
     """Speech of five seconds, a second of silence, and so on to the end."""
     return [
-        Span(start, start + 5 * SAMPLE_RATE) for start in range(0, len(samples), 6 * SAMPLE_RATE)
+        SampleSpan(start, start + 5 * SAMPLE_RATE)
+        for start in range(0, len(samples), 6 * SAMPLE_RATE)
     ]
 
 
@@ -100,7 +97,6 @@ def test_an_hour_passes_in_little_memory():
 
 @pytest.fixture(scope="module")
 def transcriber(demo_endpoint) -> Transcriber:
-    """A transcriber for this thread."""
     return Transcriber(demo_endpoint.recogniser.transcriber.models)
 
 
@@ -128,7 +124,7 @@ def scenes() -> dict[tuple[Style, int], Scene]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.reliability)])
 def test_running_speech_loses_no_more_at_a_seam_than_elsewhere(transcriber, seed, monkeypatch):
-    """One sentence follows another without a pause, so that windows end inside speech and hand over
+    """Sentences follow each other without a pause, so that windows end inside speech and hand over
     what they cut.
 
     The demo's Whisper itself misses a word in twenty here. That the method loses none is shown with
@@ -167,9 +163,7 @@ FILLINGS = {"silence": sounds.silence, "noise": sounds.noise, "music": sounds.mu
 
 @pytest.mark.slow
 def test_long_gaps_inside_speech_give_no_words_and_cost_none(transcriber):
-    """Four passages with a quarter of a minute of music behind each: words as without it, at their
-    times.
-    """
+    """Words and times are those without the music behind each of four passages."""
     generator = np.random.default_rng(3)
     passages = [scenes()[Style(), seed] for seed in range(4)]
     parts, said, gaps, position = [], [], [], 0.0
@@ -190,6 +184,6 @@ def test_long_gaps_inside_speech_give_no_words_and_cost_none(transcriber):
 
 
 @pytest.mark.parametrize("filling", FILLINGS)
-def test_what_is_not_speech_gives_no_words(transcriber, filling):
+def test_sounds_without_speech_give_no_words(transcriber, filling):
     samples = FILLINGS[filling](35.0, np.random.default_rng(5))  # more than a window
     assert transcriber.transcribe(samples, TranscriptionOptions()).text == ""

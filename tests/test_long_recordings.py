@@ -1,7 +1,5 @@
 """Turns put together from windows, against pyannote's own."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
@@ -20,13 +18,6 @@ class Pipeline:
 
     to_diarization = staticmethod(SpeakerDiarization.to_diarization)
     reconstruct = SpeakerDiarization.reconstruct
-
-
-def spared():
-    pipeline = Pipeline()
-    spare_memory(pipeline)
-    assert "reconstruct" in vars(pipeline)
-    return pipeline
 
 
 def heard(seed, windows, voices, step=1.0):
@@ -50,7 +41,10 @@ def test_turns_are_put_together_as_by_pyannote(seed, windows, voices):
     if clusters.max() < 0:
         return
     stock = Pipeline().reconstruct(segmentations, clusters, count)
-    ours = spared().reconstruct(segmentations, clusters, count)
+    pipeline = Pipeline()
+    spare_memory(pipeline)
+    assert "reconstruct" in vars(pipeline)
+    ours = pipeline.reconstruct(segmentations, clusters, count)
     np.testing.assert_array_equal(ours.data, stock.data)
     assert vars(ours.sliding_window) == vars(stock.sliding_window)
 

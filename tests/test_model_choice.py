@@ -1,7 +1,5 @@
 """The models that a command chooses, and its messages about them."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
@@ -25,9 +23,7 @@ SPEAKERS = str(REPOSITORY / SPEAKERS_MODEL)
 
 
 class Internet:
-    """Stands in for hub and package index; `asked` is what was wanted of them. The index has
-    Whisper base if `has` names `INDEX`.
-    """
+    """Stands in for hub and package index, which have the names in `has`; `asked` are requests."""
 
     def __init__(self, folder: Path, has: tuple[str, ...]) -> None:
         self.folder, self.has, self.asked = folder, has, []
@@ -78,7 +74,7 @@ def chosen(said: list[str], bundled=False, speakers=True, **named):
     return choose(options(**named), said.append, bundled, speakers)
 
 
-def test_names_of_models_by_what_is_named(monkeypatch):
+def test_model_names_follow_options_and_environment(monkeypatch):
     whisper = {"asr_model": "openai/whisper-base"}
     default = whisper | {"diarization_model": SPEAKERS_MODEL}
     demo = dict.fromkeys(("asr_model", "assistant_model", "diarization_model"), "embedded")
@@ -199,7 +195,7 @@ def test_the_vocabulary_that_is_warned_of_is_the_grammars():
     assert len(vocabulary()) == VOCABULARY_SIZE
 
 
-def test_what_is_in_the_cache_is_not_asked_for(online):
+def test_cached_model_is_not_downloaded(online):
     internet, said = online(), []
     folder = cache_folder() / "whisper-base"
     folder.mkdir(parents=True)

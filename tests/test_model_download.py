@@ -1,8 +1,4 @@
-"""Models of the hub, fetched from a stand-in for it before the endpoint loads them, and the demo as
-a process of its own, where messages of libraries could show.
-"""
-
-from __future__ import annotations
+"""Models of a stand-in for the hub are downloaded before the endpoint loads them."""
 
 import fcntl
 import hashlib
@@ -24,10 +20,11 @@ import pysubs2
 import pytest
 import torch
 from huggingface_hub import constants
-from test_nemotron_diarizer import save
 
 from config import DEMO_MODELS, REPOSITORY, ModelSettings
+from tests.helpers.programs import run_python
 from tests.support.audio_files import conversation, wav_file
+from tests.test_nemotron_diarizer import save
 from whosaid.diarization import load_diarizer
 from whosaid.diarization.voiced import VoicedDiarizer
 from whosaid.models.download import with_local_models
@@ -42,13 +39,8 @@ def demo(*arguments: object, **variables: str) -> subprocess.CompletedProcess[st
         "PYTHONWARNINGS": "ignore",
         "HF_HUB_VERBOSITY": "error",
     }
-    return subprocess.run(
-        [sys.executable, "-m", "whosaid.transcribe", "demo", *map(str, arguments)],
-        env=kept | scripts | variables,
-        cwd="/",
-        capture_output=True,
-        text=True,
-    )
+    command = ("-m", "whosaid.transcribe", "demo", *arguments)
+    return run_python(*command, cwd="/", env=kept | scripts | variables)
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -124,9 +116,7 @@ def beginning(tmp_path_factory) -> Path:
 
 @pytest.mark.reliability
 @pytest.mark.slow
-def test_a_model_of_the_hub_is_downloaded_and_run_with_no_other_message(
-    published, beginning, tmp_path
-):
+def test_hub_model_is_downloaded_and_run_quietly(published, beginning, tmp_path):
     """The endpoint's answer is all that is printed, speakers included."""
     asked: list[str] = []
     with hub(published, asked) as url:
@@ -178,9 +168,7 @@ def test_a_download_shows_its_progress_on_a_terminal(published, tmp_path):
     assert "Fetching" in shown
 
 
-def test_nemotron_is_loaded_from_the_hub_and_downloaded_without_its_other_format(
-    tmp_path, monkeypatch
-):
+def test_nemotron_is_downloaded_without_its_other_format(tmp_path, monkeypatch):
     save(tmp_path / "model")
     files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
     asked: list[str] = []

@@ -1,16 +1,14 @@
 """Every failure to load a model gives one line; the exceptions are the libraries' own."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
 
 import pytest
-from hub_errors import hub_error
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from transformers import AutoConfig, AutoModelForSpeechSeq2Seq
 
+from tests.helpers.hub_errors import hub_error
 from whosaid.errors import StartError
 from whosaid.runtime.errors import loading, verify_checksums
 
@@ -24,27 +22,21 @@ def refusal_of(error: Exception) -> str:
     return str(caught.value)
 
 
+RESTRICTED = "access to owner/model is restricted: accept its licence"
+UNKNOWN = "HF_TOKEN is missing or wrong, or there is no such repository"
+BOTH = "it loads o/part, which is restricted: two licences must be accepted"
+NONE = "the hub has no repository owner/model that HF_TOKEN may read"
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (
-            hub_error(403, "GatedRepo"),
-            "access to owner/model is restricted: accept its licence at https://hf.co/owner/",
-        ),
-        (hub_error(401, "GatedRepo"), "access to owner/model is restricted: accept its licence"),
-        (
-            hub_error(403, "GatedRepo", "o/part"),
-            "it loads o/part, which is restricted: two licences must be accepted",
-        ),
-        (
-            hub_error(401, "RepoNotFound"),
-            "HF_TOKEN is missing or wrong, or there is no such repository",
-        ),
-        (hub_error(401), "HF_TOKEN is missing or wrong, or there is no such repository"),
-        (
-            hub_error(404, "RepoNotFound"),
-            "the hub has no repository owner/model that HF_TOKEN may read",
-        ),
+        (hub_error(403, "GatedRepo"), f"{RESTRICTED} at https://hf.co/owner/"),
+        (hub_error(401, "GatedRepo"), RESTRICTED),
+        (hub_error(403, "GatedRepo", "o/part"), BOTH),
+        (hub_error(401, "RepoNotFound"), UNKNOWN),
+        (hub_error(401), UNKNOWN),
+        (hub_error(404, "RepoNotFound"), NONE),
         (hub_error(404, "RevisionNotFound"), "owner/model has no such revision"),
         (hub_error(404, "EntryNotFound"), "owner/model lacks a file"),
         (hub_error(403), "HF_TOKEN may not read it"),
@@ -84,7 +76,7 @@ def load(folder) -> None:
         AutoModelForSpeechSeq2Seq.from_pretrained(folder, use_safetensors=True)
 
 
-def test_a_folder_without_safetensors_is_refused_though_a_pickle_is_there(folder):
+def test_folder_with_only_a_pickle_is_refused(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(StartError, match="no safetensors weights, and pickled ones are not loaded"):
         load(folder)
@@ -149,7 +141,7 @@ def flip_a_bit(file) -> None:
     [flip_a_bit, lambda file: file.unlink(), lambda file: file.write_bytes(b"")],
     ids=["bit", "gone", "empty"],
 )
-def test_a_folder_that_differs_from_its_checksums_is_refused_before_loading(listed, damage):
+def test_folder_with_wrong_checksums_is_refused_before_loading(listed, damage):
     damage(listed / "embedding" / "weights.bin")
     refusal = (
         r"^START_FAILED: DIARIZATION_MODEL: .*embedding/weights.bin is missing or is not the file"

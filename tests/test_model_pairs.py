@@ -1,32 +1,20 @@
-"""The pairs of models that benchmarks time: the deep one writes what the shallow one writes, and
-noise on the assistant lowers its acceptance without changing a token.
-"""
-
-from __future__ import annotations
+"""Pairs of models that benchmarks time: depth and noise change acceptance and no token."""
 
 import dataclasses
 
 import pytest
 import torch
-from oracle import TINY, models_of, noise_windows
 
 from benchmarks.decoding import decode
 from config import DEMO_MODELS
+from tests.helpers.oracle import TINY, models_of, noise_windows
 from tests.support.model_pairs import BASE, add_noise, demo_pair, insert_layers, random_pair
-from tests.support.speech import Voice, speak
 from tests.support.transformers_models import decoder_alone, in_transformers
 from whosaid.asr.checkpoint.loading import Assistant, Checkpoint, load_whisper
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeOptions, Request
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def sentence():
-    """Two seconds that the demo models recognise."""
-    voice = Voice("espeak", "f5", "en-us", 50, 160)
-    return speak(voice, "is there a hotel near the museum").samples
 
 
 def decoded(models, windows, options, max_tokens=None):

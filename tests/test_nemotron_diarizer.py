@@ -1,13 +1,8 @@
-"""The diarizer that is Nemotron-3-Diarization, beside transformers' own forward and processor, at a
-small size with random weights: their turns are noise, but the same noise.
-"""
-
-from __future__ import annotations
+"""Nemotron-3-Diarization, small and with random weights, against transformers' own."""
 
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -23,20 +18,8 @@ from pyannote.core import SlidingWindow, SlidingWindowFeature
 from config import DEMO_MODELS, ModelSettings
 from handler import load_endpoint, respond
 from tests.support.audio_files import speech, wav_file
-from whosaid.diarization import load_diarizer
+from whosaid.diarization import load_diarizer, nemotron
 from whosaid.diarization.diarizer import DiarizationCancelled, SpeakerHints
-from whosaid.diarization.nemotron import (
-    Chunking,
-    Durations,
-    MelFeatures,
-    NemotronDiarizer,
-    NemotronStream,
-    TurnsSoFar,
-    likeliest,
-    load_nemotron,
-    smooth,
-    turns_of,
-)
 from whosaid.errors import ModelError, StartError
 from whosaid.runtime import versions
 from whosaid.runtime.errors import loading
@@ -54,24 +37,14 @@ CHUNK_SAMPLES = CHUNK * 8 * 160
 def small_config(**options: int):
     """The published shape but for sizes."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    audio = {"num_key_value_heads": 4, "intermediate_size": 64, "num_mel_bins": 80}
+    streaming = {"chunk_length": CHUNK, "chunk_right_context": RIGHT, "fifo_length": 8}
     return transformers.Nemotron3DiarizationConfig(
-        audio_config={
-            **sizes,
-            "num_key_value_heads": 4,
-            "intermediate_size": 64,
-            "num_mel_bins": 80,
-            "initializer_range": 0.3,
-        },
+        audio_config=sizes | audio | {"initializer_range": 0.3},
         head_config={"hidden_size": 16, "audio_hidden_size": 32},
         streaming_config={"speaker_cache_length": 24},
         initializer_range=0.3,
-        **{
-            "chunk_length": CHUNK,
-            "chunk_right_context": RIGHT,
-            "fifo_length": 8,
-            "speaker_cache_update_period": 12,
-            **options,
-        },
+        **streaming | {"speaker_cache_update_period": 12} | options,
     )
 
 
@@ -113,26 +86,21 @@ def save(folder, model=None):
     return folder
 
 
-def loaded(folder) -> NemotronDiarizer:
-    return load_nemotron(str(folder), None, None, CPU)
+def loaded(folder) -> nemotron.NemotronDiarizer:
+    return nemotron.load_nemotron(str(folder), None, None, CPU)
 
 
-def diarizer_of(model, folder) -> NemotronDiarizer:
+def diarizer_of(model, folder) -> nemotron.NemotronDiarizer:
     """A diarizer around this very model, whatever its precision."""
     diarizer = loaded(save(folder, model))
     diarizer._model = model
     return diarizer
 
 
-def in_chunks(diarizer: NemotronDiarizer, audio: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The probabilities of each chunk of a whole recording."""
-    stream = NemotronStream(diarizer, diarizer._whole)
-    stream._audio = audio
-    return stream._probabilities(last=True)
-
-
-def probabilities(diarizer: NemotronDiarizer, samples: np.ndarray) -> np.ndarray:
-    return torch.cat(list(in_chunks(diarizer, torch.from_numpy(samples)))).numpy()
+def probabilities(diarizer: nemotron.NemotronDiarizer, samples: np.ndarray) -> np.ndarray:
+    stream = nemotron.NemotronStream(diarizer, diarizer._whole)
+    stream._audio = torch.from_numpy(samples)
+    return torch.cat(list(stream._probabilities(last=True))).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +114,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def diarizer(folder) -> NemotronDiarizer:
+def diarizer(folder) -> nemotron.NemotronDiarizer:
     return loaded(folder)
 
 
@@ -161,7 +129,7 @@ def test_features_are_those_of_the_processor_in_any_stretches(spoken, options, s
     extractor = transformers.NemotronAsrStreamingFeatureExtractor(feature_size=80, **options)
     samples = spoken[:size]
     theirs = extractor(samples, sampling_rate=16_000, return_tensors="pt").input_features[0]
-    ours = MelFeatures.read("name", extractor.to_dict())
+    ours = nemotron.MelFeatures.read("name", extractor.to_dict())
     given = torch.from_numpy(samples)
     count = ours.count(given)
     assert torch.equal(theirs[count:], torch.zeros(1, 80))
@@ -173,21 +141,17 @@ def test_features_are_those_of_the_processor_in_any_stretches(spoken, options, s
 
 # Around the edges of frames (160 samples), encoder frames and chunks, and what is left after them.
 SIZES = [
-    160,
-    1_279,
-    1_280,
-    1_281,
+    *(160, 1_279, 1_280, 1_281, 3 * CHUNK_SAMPLES, 12 * 16_000),
     *(CHUNK_SAMPLES + extra for extra in (-1, 0, 1, 160, 1_279, 1_280, 1_280 * RIGHT + 5)),
-    3 * CHUNK_SAMPLES,
-    12 * 16_000,
 ]
 CONTEXTS = [{}, {"chunk_left_context": 3}, {"chunk_right_context": 0, "fifo_length": 30}]
 
 
 @needs_the_model
 @pytest.mark.parametrize("options", CONTEXTS, ids=lambda options: ",".join(options) or "as it is")
-def test_chunk_by_chunk_it_says_what_one_forward_says(options, spoken, tmp_path):
-    """In float64, except the features. In twelve seconds the cache is compressed several times."""
+def test_chunks_together_equal_one_forward_pass(options, spoken, tmp_path):
+    """Everything is float64, except the features. In twelve seconds the cache is compressed several
+    times."""
     model = small_model(**options).double()
     diarizer = diarizer_of(model, tmp_path)
     for size in SIZES:
@@ -206,11 +170,7 @@ def test_turns_are_those_that_the_processor_reads(diarizer, spoken):
     (expected,) = processor().extract_speaker_dict(logits[None])
     assert len(expected) > 30
     assert [
-        {
-            "Start": turn.start,
-            "End": turn.end,
-            "Speaker": int(turn.speaker.removeprefix("SPEAKER_")),
-        }
+        {"Start": turn.start, "End": turn.end, "Speaker": int(turn.speaker[-2:])}
         for turn in found.turns
     ] == expected
 
@@ -231,9 +191,9 @@ def test_short_pauses_and_turns_go_as_in_pyannotes_pipelines(found, on, off):
         np.pad(found, ((0, 1), (0, 0))), SlidingWindow(1 / RATE, 1 / RATE, -0.5 / RATE)
     )
     expected = Binarize(min_duration_on=on, min_duration_off=off)(scores)
-    active = smooth(found > 0.5, Durations(on, off), RATE)
+    active = nemotron.smooth(found > 0.5, nemotron.Durations(on, off), RATE)
     turns = [(f"SPEAKER_{label:02d}", *turn) for turn, _, label in expected.itertracks(True)]
-    ours = turns_of(active, RATE)
+    ours = nemotron.turns_of(active, RATE)
     assert sorted((turn.speaker, round(turn.start, 2), round(turn.end, 2)) for turn in ours) == (
         sorted((label, round(start, 2), round(end, 2)) for label, start, end in turns)
     )
@@ -242,7 +202,7 @@ def test_short_pauses_and_turns_go_as_in_pyannotes_pipelines(found, on, off):
 @given(activities)
 def test_exclusive_turns_have_the_likeliest_of_the_active(found):
     active = found > 0.5
-    alone = likeliest(active, found)
+    alone = nemotron.likeliest(active, found)
     assert (alone.sum(axis=1) == active.any(axis=1)).all()
     assert (found[alone] == np.where(active, found, 0).max(axis=1)[active.any(axis=1)]).all()
 
@@ -268,10 +228,12 @@ def test_audio_shorter_than_a_frame_has_no_turns(diarizer):
 
 
 @needs_the_model
-def test_hints_change_nothing_voices_are_none_and_all_its_speakers_may_not_be_all(diarizer, spoken):
+def test_hints_change_no_turns_and_add_warnings(diarizer, spoken):
     can = diarizer.capabilities
     assert (can.hints, can.voices, can.streams) == (False, False, False)
-    on_a_gpu = NemotronDiarizer(diarizer._model, diarizer._features, object, (9, 4), object())
+    on_a_gpu = nemotron.NemotronDiarizer(
+        diarizer._model, diarizer._features, object, (9, 4), object()
+    )
     assert on_a_gpu.capabilities.streams
     alone = diarizer.diarize(spoken, NO_HINTS)
     hinted = diarizer.diarize(spoken, SpeakerHints(num_speakers=2))
@@ -328,7 +290,7 @@ def joined(turns) -> tuple[SpeakerTurn, ...]:
     return tuple(sorted(whole.values(), key=lambda turn: (turn.start, turn.speaker)))
 
 
-def streamed(stream: NemotronStream, samples: np.ndarray, sizes: list[int]):
+def streamed(stream: nemotron.NemotronStream, samples: np.ndarray, sizes: list[int]):
     """Probabilities, turns, and turns of one speaker at a time, of samples in pieces."""
     parts, turns, exclusive, clock = [], [], [], 0.0
     push = stream._turns.push
@@ -355,11 +317,11 @@ def pieces_of(seed: int) -> list[int]:
 
 
 @needs_the_model
-def test_in_pieces_of_any_size_a_stream_says_what_the_whole_gives(diarizer, spoken, monkeypatch):
-    monkeypatch.setattr(diarizer, "_durations", Durations(0.1, 0.05))
+def test_stream_in_any_pieces_equals_the_whole(diarizer, spoken, monkeypatch):
+    monkeypatch.setattr(diarizer, "_durations", nemotron.Durations(0.1, 0.05))
     for seed, size in enumerate([0, 100, *SIZES]):
         whole = diarizer.diarize(spoken[:size], NO_HINTS)
-        stream = NemotronStream(diarizer, diarizer._whole)
+        stream = nemotron.NemotronStream(diarizer, diarizer._whole)
         found, turns, exclusive = streamed(stream, spoken[:size], pieces_of(seed))
         assert turns == joined(whole.turns)
         assert exclusive == joined(whole.exclusive)
@@ -369,20 +331,21 @@ def test_in_pieces_of_any_size_a_stream_says_what_the_whole_gives(diarizer, spok
 
 @given(activities, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.05, 0.3]))
 def test_turns_so_far_are_those_of_the_whole(found, seed, off):
-    durations = Durations(0.1, off)
+    durations = nemotron.Durations(0.1, off)
     generator = np.random.default_rng(seed)
-    so_far, turns = TurnsSoFar(durations, RATE, 3), []
+    so_far, turns = nemotron.TurnsSoFar(durations, RATE, 3), []
     parts = np.split(found, np.sort(generator.integers(0, len(found) + 1, 9)))
     for place, part in enumerate(parts):
         turns += so_far.push([part], last=place == 9).turns
-    assert joined(turns) == joined(turns_of(smooth(found > 0.5, durations, RATE), RATE))
+    assert joined(turns) == joined(
+        nemotron.turns_of(nemotron.smooth(found > 0.5, durations, RATE), RATE)
+    )
 
 
 @needs_the_model
-def test_it_says_what_transformers_streaming_does(spoken, tmp_path):
-    """Up to the last chunk, which is longer there. The model's queue is short enough to run over,
-    and its own chunks are those of its stream.
-    """
+def test_stream_equals_transformers_streaming(spoken, tmp_path):
+    """The last chunk, which is longer there, is not compared. The model's queue is short enough to
+    run over, and its own chunks are those of its stream."""
     model = small_model(chunk_length=9, chunk_right_context=4, fifo_length=20).double()
     model.config.streaming_config.fifo_length = 20
     model.config.streaming_config.speaker_cache_update_period = 12
@@ -396,13 +359,8 @@ def test_it_says_what_transformers_streaming_does(spoken, tmp_path):
         )
         if start + count > len(spoken):
             break
-        inputs = theirs(
-            spoken[start : start + count],
-            sampling_rate=16_000,
-            is_streaming=True,
-            is_first_audio_chunk=frame == 0,
-            return_tensors="pt",
-        )
+        how = {"is_streaming": True, "is_first_audio_chunk": frame == 0, "return_tensors": "pt"}
+        inputs = theirs(spoken[start : start + count], sampling_rate=16_000, **how)
         with torch.no_grad():
             output = model(
                 inputs["input_features"].double(),
@@ -419,7 +377,7 @@ def test_it_says_what_transformers_streaming_does(spoken, tmp_path):
 
 
 @needs_the_model
-def test_more_is_known_when_what_is_missing_has_come_and_little_audio_is_kept(diarizer, spoken):
+def test_stream_advances_with_missing_samples_and_keeps_little(diarizer, spoken):
     stream, at = diarizer.stream(), 0
     assert stream.missing == (13 * 8 - 1) * 160 + 256  # 1.04 s
     for place in range(14):
@@ -440,14 +398,14 @@ def test_more_is_known_when_what_is_missing_has_come_and_little_audio_is_kept(di
 
 @needs_the_model
 def test_the_streaming_mode_is_the_checkpoints(folder, tmp_path):
-    assert loaded(folder)._live == Chunking(9, 0, 4, 264, 222)
+    assert loaded(folder)._live == nemotron.Chunking(9, 0, 4, 264, 222)
     file = save(tmp_path) / "processor_config.json"
     config = json.loads(file.read_text())
     file.write_text(json.dumps(config | {"streaming_mode": "ultra_low_latency"}))
-    assert loaded(tmp_path)._live == Chunking(3, 0, 1, 264, 222)
+    assert loaded(tmp_path)._live == nemotron.Chunking(3, 0, 1, 264, 222)
     file.unlink()
     processor().feature_extractor.save_pretrained(tmp_path)
-    assert loaded(tmp_path)._live == Chunking(9, 0, 4, 264, 222)
+    assert loaded(tmp_path)._live == nemotron.Chunking(9, 0, 4, 264, 222)
 
 
 # ---- loading
@@ -512,13 +470,10 @@ def test_an_endpoint_answers_with_it(folder, monkeypatch, tmp_path):
     monkeypatch.setattr("whosaid.diarization.VOICES", tmp_path / "absent")
     endpoint = load_endpoint(ModelSettings.for_models(str(DEMO_MODELS / "asr"), None, str(folder)))
     clip = base64.b64encode(b"no audio at all").decode()
+    known = [{"name": "Anna", "reference": clip}]
     body = {
         "inputs": base64.b64encode(wav_file(speech(6.0), 16_000)).decode(),
-        "parameters": {
-            "num_speakers": 2,
-            "known_speakers": [{"name": "Anna", "reference": clip}],
-            "output": ["rttm"],
-        },
+        "parameters": {"num_speakers": 2, "known_speakers": known, "output": ["rttm"]},
     }
     try:
         response = asyncio.run(respond(endpoint, body))

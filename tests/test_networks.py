@@ -1,12 +1,9 @@
-"""Pipelines whose networks are safetensors, against the same ones as stock pyannote stores and
-loads them: the demo's.
-"""
-
-from __future__ import annotations
+"""The demo's pipeline with networks in safetensors, against stock pyannote's."""
 
 import inspect
 import json
 import pickle
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -15,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from pyannote.audio import Model
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from config import DEMO_MODELS
 from whosaid.audio.decode import AudioLimits, decode_audio
@@ -38,7 +35,6 @@ def stock_network(part: str) -> Model:
 
 
 def described(model: Model) -> dict[str, object]:
-    """A model's `config.json`."""
     known, taken = model.specifications, inspect.signature(type(model)).parameters
     return {
         "architecture": type(model).__name__,
@@ -127,6 +123,16 @@ def test_an_unknown_architecture_is_refused(folder, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {"architecture": "os.system"}))
     with pytest.raises(ValueError, match="architecture is none of"):
         load_network(tmp_path)
+
+
+@pytest.mark.parametrize("change", [lambda each: each.to(torch.int8), lambda each: each / 0])
+def test_quantised_and_damaged_weights_are_refused(folder, tmp_path, change):
+    made = shutil.copytree(folder / "segmentation", tmp_path / "segmentation")
+    weights = load_file(made / "model.safetensors")
+    key = next(key for key in weights if key.endswith("weight"))
+    save_file(weights | {key: change(weights[key])}, made / "model.safetensors")
+    with pytest.raises(ValueError, match=re.escape(key)):
+        load_network(made)
 
 
 @pytest.mark.parametrize("text", [None, "{}", "pipeline: {name: some.other.Pipeline}"])

@@ -1,9 +1,6 @@
 """Threads that compute: the requested ones, and no leftovers."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +9,7 @@ import pytest
 import torch
 
 from config import REPOSITORY
+from tests.helpers.programs import run_python
 from whosaid.runtime.device import compute_beside, set_threads
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -33,7 +31,7 @@ def number_of_threads():
 
 
 def test_a_thread_keeps_the_number_that_was_set_in_it():
-    """Even if another thread sets a different number before this one's first product."""
+    """Another thread sets a different number before this one's first product."""
     before = torch.get_num_threads()
     with ThreadPoolExecutor(1, initializer=set_threads, initargs=(1,)) as pool:
         pool.submit(int).result()
@@ -42,12 +40,12 @@ def test_a_thread_keeps_the_number_that_was_set_in_it():
 
 
 @pytest.mark.parametrize("device", [CPU, CUDA], ids=str)
-def test_beside_the_engine_as_many_threads_compute_as_were_asked_for(device):
+def test_requested_threads_compute_beside_the_engine(device):
     assert compute_beside(computing_threads, 2, device) == 2
 
 
 @pytest.mark.parametrize("device", [CPU, CUDA], ids=str)
-def test_what_is_raised_beside_the_engine_is_raised_to_the_caller(device):
+def test_exceptions_beside_the_engine_reach_the_caller(device):
     def end():
         raise SystemExit("no model")
 
@@ -55,7 +53,7 @@ def test_what_is_raised_beside_the_engine_is_raised_to_the_caller(device):
         compute_beside(end, 1, device)
 
 
-def test_on_cuda_the_caller_computes_and_on_a_cpu_a_thread_that_ends():
+def test_only_a_cpu_computes_in_a_passing_thread():
     """A thread that has used cuDNN leaks its plans when it ends."""
     here = threading.current_thread()
     assert compute_beside(threading.current_thread, 1, CUDA) is here
@@ -86,14 +84,8 @@ def run(script: str) -> None:
     # Threads that wait sleep: how many there are does not depend on it, and others want to compute.
     variables = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
     variables["PYTHONPATH"] = str(REPOSITORY)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    environment = os.environ | variables
+    done = run_python("-W", "ignore", "-c", script, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
 
 
@@ -133,14 +125,14 @@ until(loaded - (team - 1))
 
 @linux
 @pytest.mark.reliability
-def test_a_start_freezes_what_it_imports_and_a_thread_that_ends_leaves_no_team_behind():
-    """Without diarization, which is not imported."""
+def test_started_process_is_frozen_and_ended_threads_free_teams():
+    """The process imports no diarization."""
     run(A_START + COUNTING + A_THREAD_ENDS)
 
 
 @linux
 @pytest.mark.reliability
-def test_of_all_threads_that_last_the_engines_alone_has_a_team():
-    """So its products never wait for a wake-up: models load in this thread, diarization's thread
-    ends, and all others compute without a team."""
+def test_only_the_engine_thread_has_a_team():
+    """Products never wait for a wake-up: models load in this thread, diarization's thread ends, and
+    all others compute without a team."""
     run(A_START + COUNTING + ONE_TEAM)

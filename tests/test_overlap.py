@@ -1,6 +1,4 @@
-"""Windows in which speakers talk at once: which they are, what their tracks hold, and that the
-tracks' words, and no others, replace them.
-"""
+"""Windows in which speakers talk at once, their tracks, and the words of the tracks."""
 
 from __future__ import annotations
 
@@ -13,27 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
-from test_live_speakers import between
-from test_session_speakers import SETTINGS, Told, say, session
 
-from benchmarks.voices.answers import make_exclusive
 from benchmarks.voices.overlap import GivenTurns
 from diarization_utils import attribute, seconds_spoken
 from tests.support.dialogue import Placed, compose
 from tests.support.speech import Voice, draw_clip
-from whosaid.asr import Job
+from tests.test_live_speakers import between
+from tests.test_session_speakers import SETTINGS, Told, say, session
+from whosaid import overlap
+from whosaid.asr import EngineJob
 from whosaid.asr.recogniser import ignore
+from whosaid.diarization.activity import SpeakerActivity
+from whosaid.diarization.diarizer import Diarization
 from whosaid.errors import ModelError
-from whosaid.live.events import Completed, Segment, SpeakersFound
+from whosaid.live.events import Completed, SegmentEvent, SpeakersFound
 from whosaid.live.settings import AudioFormat
-from whosaid.overlap import (
-    Track,
-    find_enrolment,
-    find_tracks,
-    overlapped_windows,
-    replaced,
-    without_loops,
-)
 from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Unwritten, Word
 
 RATE = 16_000
@@ -52,6 +44,16 @@ turns_of = st.lists(
     ),
     max_size=8,
 )
+
+
+def found_in(turns):
+    """Return the diarization with these turns; of two that overlap, the first keeps the overlap."""
+    exclusive, taken = [], 0.0
+    for turn in sorted(turns, key=lambda turn: (turn.start, turn.end)):
+        if turn.end > taken:
+            exclusive.append(replace(turn, start=max(turn.start, taken)))
+            taken = turn.end
+    return Diarization(tuple(turns), tuple(exclusive))
 
 
 def speaking(turns, seconds):
@@ -81,28 +83,53 @@ def chunk(text, start, window, seconds=1.0, **more):
     return Chunk(said, start, words[-1].end, words=words, window_start=window, **more)
 
 
-def test_windows_are_chosen_by_their_share_of_overlap():
+def decided(turns, activity=None):
+    return Diarization(tuple(turns), tuple(turns), activity=activity)
+
+
+def test_windows_have_the_share_of_their_speech_in_which_voices_overlap():
     chunks = [chunk("a b c", 0, 0), chunk("d e", 10, 10), chunk("f", 20, 20), chunk("g", 30, 30)]
     turns = [
         SpeakerTurn("A", 0, 10), SpeakerTurn("B", 8.5, 10),  # 1.5 of 10 s
         SpeakerTurn("A", 10, 20), SpeakerTurn("B", 17, 20),  # 3 of 10 s
-        SpeakerTurn("A", 20, 30), SpeakerTurn("B", 29.5, 30),  # half a second
+        SpeakerTurn("A", 20, 30), SpeakerTurn("B", 29.8, 30),  # too little
         SpeakerTurn("A", 30, 35), SpeakerTurn("A", 32, 35),  # alone
     ]  # fmt: skip
-    assert overlapped_windows(chunks, turns, 40.0) == [(0, 10)]
+    assert overlap.overlapped_windows(chunks, decided(turns), 40.0) == pytest.approx(
+        {(0, 10): 0.15, (10, 20): 0.3}
+    )
 
 
-def test_a_window_decoded_again_belongs_to_the_window_around_it():
-    chunks = [chunk("a b", 0, 0), chunk("c", 4, 3.5), chunk("d e", 6, 0), chunk("f", 12, 12)]
-    turns = [SpeakerTurn("A", 0, 12), SpeakerTurn("B", 3, 5)]
-    assert overlapped_windows(chunks, turns, 15.0) == [(0, 12)]
+def test_probabilities_choose_windows_that_turns_do_not():
+    turns = [SpeakerTurn("A", 0, 6), SpeakerTurn("B", 6, 10)]
+    a, b, several = np.zeros((3, 500), np.float32)
+    a[:300], b[300:] = 1, 1
+    b[200:300] = several[200:300] = 0.4  # 0.8 s
+    unsure = SpeakerActivity({"A": a, "B": b}, several)
+    assert overlap.overlapped_windows([chunk("a b", 0, 0)], decided(turns), 10.0) == {}
+    found = overlap.overlapped_windows([chunk("a b", 0, 0)], decided(turns, unsure), 10.0)
+    assert found == pytest.approx({(0, 10): 0.08})
 
 
-def test_a_window_that_follows_is_another_whatever_rounding_does():
-    end = 0.28 + 2.0  # 2.2800000000000002
-    chunks = [Chunk("a", 0.28, end, window_start=0.28), Chunk("b", 2.28, 9, window_start=2.28)]
-    turns = [SpeakerTurn("A", 0, 9), SpeakerTurn("B", 7, 8)]
-    assert overlapped_windows(chunks, turns, 9.0) == [(2.28, 9.0)]
+@pytest.mark.parametrize(
+    ("chunks", "turns", "expected"),
+    [
+        # A window that was decoded again belongs to the window around it.
+        (
+            [chunk("a b", 0, 0), chunk("c", 4, 3.5), chunk("d e", 6, 0), chunk("f", 12, 12)],
+            [SpeakerTurn("A", 0, 12), SpeakerTurn("B", 3, 5)],
+            (0, 12),
+        ),
+        # A window that follows is another, although 0.28 + 2.0 is 2.2800000000000002.
+        (
+            [Chunk("a", 0.28, 2.0 + 0.28, window_start=0.28), chunk("b", 2.28, 2.28)],
+            [SpeakerTurn("A", 0, 15), SpeakerTurn("B", 7, 8)],
+            (2.28, 15.0),
+        ),
+    ],
+)  # fmt: skip
+def test_overlapped_windows_last_to_the_next(chunks, turns, expected):
+    assert [*overlap.overlapped_windows(chunks, decided(turns), 15.0)] == [expected]
 
 
 @given(turns_of, spans(60))
@@ -110,8 +137,8 @@ def test_a_track_lacks_only_samples_in_which_only_others_speak(turns, window):
     samples = np.arange(1, 12 * RATE + 1, dtype=np.float32)
     by_step = speaking(turns, 12)
     inside = [turn for turn in turns if turn.start < window[1] and turn.end > window[0]]
-    tracks = find_tracks([window], turns)
-    assert {track.speaker for track in tracks} == {turn.speaker for turn in inside}
+    tracks, speakers = overlap.find_tracks([window], turns), {turn.speaker for turn in inside}
+    assert {track.speaker for track in tracks} == (speakers if len(speakers) > 1 else set())
     for track in tracks:
         first, last = (round(each * 100) for each in window)
         heard = [not each or track.speaker in each for each in by_step[first:last]]
@@ -123,14 +150,12 @@ def test_a_track_lacks_only_samples_in_which_only_others_speak(turns, window):
             (track.speaker in each) + 2 * bool(each - {track.speaker})
             for each in by_step[first:last]
         ]
-        shares = np.eye(4)[classes].reshape(-1, 2, 4).mean(axis=1)
-        np.testing.assert_allclose(track.mask, shares, atol=1e-6)
+        shares = np.eye(4)[classes].reshape(-1, 2, 4)[:, 0]  # bounds are multiples of 0.1 s
+        np.testing.assert_allclose(track.mask(SpeakerActivity.decided(turns)), shares, atol=1e-6)
 
 
 def most_speech(active, steps):
-    """The first of the longest spans of `steps` steps with most speech, and its speech: the choice
-    of TS-ASR-Whisper's local_datasets.py.
-    """
+    """The first of the longest spans with most speech, as in TS-ASR-Whisper's local_datasets.py."""
     active = [*active, *[False] * (steps - len(active))]
     sums = np.convolve(np.array(active, float), np.ones(steps), "valid").round()
     return int(sums.argmax()), sums.max()
@@ -144,24 +169,21 @@ def test_an_enrolment_is_where_its_speaker_speaks_most(turns, whole, steps):
         start, alone = most_speech([each == {speaker} for each in by_step], steps)
         if not alone:
             start, _ = most_speech([speaker in each for each in by_step], steps)
-        found = find_enrolment(speaker, turns, whole, steps / STEPS)
+        found = overlap.find_enrolment(speaker, turns, whole, steps / STEPS)
         assert found.window == pytest.approx(
             ((begin + start) / STEPS, min(begin + start + steps, end) / STEPS)
         )
-        everything = Track(speaker, *found.window, tuple(turns))
-        np.testing.assert_array_equal(found.mask, everything.mask)
+        inside = [turn for turn in turns if turn.start < found.stop and turn.end > found.start]
+        assert [*found.turns] == inside
 
 
-class Reader:
-    """Cuts chunks without tokens."""
-
-    @staticmethod
-    def part(whole, first, stop):
-        words = whole.words[first:stop]
-        if not words:
-            return []
-        said = "".join(word.text for word in words)
-        return [Chunk(said, words[0].start, words[-1].end, words=words, voice=whole.voice)]
+def part(whole, first, stop):
+    """Cuts a chunk without tokens."""
+    words = whole.words[first:stop]
+    if not words:
+        return []
+    said = "".join(word.text for word in words)
+    return [Chunk(said, words[0].start, words[-1].end, words=words, voice=whole.voice)]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +199,7 @@ class Reader:
 )  # fmt: skip
 def test_six_words_that_a_conditioned_text_repeats_are_written_once(texts, expected):
     chunks = tuple(chunk(text, 10.0 * at, 0.0) for at, text in enumerate(texts))
-    assert without_loops(Transcript(chunks, "en"), Reader).text.split() == expected.split()
+    assert overlap.without_loops(Transcript(chunks, "en"), part).text.split() == expected.split()
 
 
 def test_the_tracks_replace_their_windows_and_nothing_else():
@@ -188,7 +210,7 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
         unwritten=(Unwritten(5, 6), Unwritten(12, 13)),
     )
     turns = [SpeakerTurn("A", 10, 20), SpeakerTurn("B", 11, 13)]
-    tracks = find_tracks([(10, 20)], turns)
+    tracks = overlap.find_tracks([(10, 20)], turns)
     # Both tracks hold the word "yes": it stays where it is likelier.
     a = chunk("i say yes indeed", 0.0, 0.0)
     b = chunk("yes please", 2.1, 0.0)
@@ -199,7 +221,7 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
         track: Transcript((each,), "en", unwritten=spans)
         for track, each, spans in zip(tracks, (a, b), left_out, strict=True)
     }
-    whole = replaced(plain, [(10, 20)], texts, Reader())
+    whole = overlap.replaced(plain, texts, part)
     assert [(each.voice, each.text) for each in whole.chunks] == [
         (None, " before it"),
         ("A", " i say"),
@@ -242,6 +264,11 @@ def enrolments():
     return []
 
 
+def with_capabilities(endpoint, patch, **changes):
+    can = replace(endpoint.transcriber.capabilities, **changes)
+    patch.setattr(endpoint.transcriber, "capabilities", can)
+
+
 @pytest.fixture
 def ask(demo_handler, demo_endpoint, monkeypatch, scene, wav, enrolments):
     """Asks for the scene with given turns, and counts the transcriptions that start."""
@@ -256,7 +283,7 @@ def ask(demo_handler, demo_endpoint, monkeypatch, scene, wav, enrolments):
     monkeypatch.setattr(transcriber, "start", counted)
 
     def ask(turns, **parameters):
-        given = GivenTurns(demo_endpoint.diarizer, tuple(turns))
+        given = GivenTurns(demo_endpoint.diarizer, found_in(turns))
         with monkeypatch.context() as patch:
             patch.setattr(demo_endpoint.models, "diarizer", given)
             started.clear()
@@ -296,7 +323,7 @@ def test_words_of_two_speakers_at_once_are_written_for_both(ask, scene, demo_end
     assert answer["text"].split() == [w for c in answer["chunks"] for w in c["text"].split()]
 
 
-def test_without_overlap_the_answer_is_the_same_and_nothing_is_decoded_twice(ask, scene):
+def test_audio_without_overlap_is_decoded_once(ask, scene):
     whole = [SpeakerTurn("X", 0.0, scene.duration)]
     on, started = ask(whole)
     assert len(started) == 1
@@ -310,27 +337,56 @@ def test_a_given_text_is_aligned_once(ask, scene):
 
 
 def test_a_conditioned_encoder_follows_each_speaker(ask, scene, demo_endpoint, monkeypatch):
+    monkeypatch.setattr("whosaid.overlap.CLEAR", -9.0)
     plain, by_turns = ask(scene.turns)
-    transcriber = type(demo_endpoint.recogniser.transcriber)
-    monkeypatch.setattr(transcriber, "conditioned", True)
-    assert ask(scene.turns)[1] == by_turns
-    conditioned = [None, "conditioned", "conditioned"]
+    monkeypatch.setattr("whosaid.overlap.MUCH", 0.0)  # too much overlap to silence others
+    off = ask(scene.turns, overlap="off")
+    assert ask(scene.turns) == off
+    with_capabilities(demo_endpoint, monkeypatch, conditioned=True)
+    followed, started = ask(scene.turns)
+    assert started == [None, "conditioned", "conditioned"]
+    assert followed == off[0]  # these models follow nobody, and two equal texts are one voice's
     with monkeypatch.context() as patch:
-        patch.setattr(transcriber, "always_conditioned", True)
-        assert ask(scene.turns)[1] == conditioned
-    monkeypatch.setattr("whosaid.overlap.LEAST_LOGPROB", 0.0)  # all texts are doubtful
+        patch.setattr("whosaid.overlap.LEAST_LOGPROB", 0.0)  # all texts are doubtful
+        assert ask(scene.turns) == (off[0], [*started, "en", "en"])
+    monkeypatch.setattr("whosaid.overlap.MUCH", 1.0)
+    assert ask(scene.turns) == (plain, by_turns)
     with monkeypatch.context() as patch:
-        patch.setattr(transcriber, "always_conditioned", True)
-        again, started = ask(scene.turns)
-    assert started == [*conditioned, "en", "en"]  # without others' speech
-    assert again == plain
-    # As if there were more overlap: then the window's text stays.
-    monkeypatch.setattr("whosaid.overlap.MOST_OVERLAP", 0.0)
-    kept, started = ask(scene.turns)
-    assert started == conditioned
-    assert kept == ask(scene.turns, overlap="off")[0]
-    monkeypatch.setattr("whosaid.overlap.LEAST_LOGPROB", -1.0)
-    assert ask(scene.turns)[0] != kept
+        patch.setattr("whosaid.overlap.CLEAR", 0.0)
+        assert ask(scene.turns)[1] == [*by_turns, "conditioned", "conditioned"]
+    with_capabilities(demo_endpoint, monkeypatch, always_conditioned=True)
+    assert ask(scene.turns) == (followed, started)
+
+
+@pytest.mark.parametrize(
+    ("silenced", "followed", "expected"),
+    [
+        ((-0.40, -0.5), (-0.30, -0.5), "followed"),
+        ((-0.32, -0.5), (-0.30, -0.5), "silenced"),
+        ((-0.90, -0.5), (-0.30, -1.5), "silenced"),
+        ((-0.20, -1.5), (-0.30, -0.5), "followed"),
+        ((-0.20, -1.5), (-0.30, -1.5), None),
+    ],
+)
+def test_a_conditioned_text_is_kept_if_it_is_likelier(silenced, followed, expected):
+    track = overlap.find_tracks([(0, 9)], [SpeakerTurn("A", 0, 9), SpeakerTurn("B", 0, 9)])[0]
+    texts = {}
+    for follow, (mean, window_mean) in ((False, silenced), (True, followed)):
+        word = chunk("followed" if follow else "silenced", 0, 0)
+        each = replace(word, log_probs=(mean,), avg_logprob=window_mean)
+        texts[overlap.Row(track, follow)] = Transcript((each,), "en")
+    found = overlap.likeliest(texts, part).get(track)
+    assert (found.text.strip() if found else None) == expected
+
+
+def test_words_that_do_not_overlap_prove_nothing():
+    plain = Transcript((chunk("one after the other", 0, 0),), "en")
+    tracks = overlap.find_tracks([(0, 9)], [SpeakerTurn("A", 0, 9), SpeakerTurn("B", 0, 9)])
+    a, b = chunk("one after", 0.0, 0.0), chunk("the other", 2.0, 0.0)
+    apart = {track: Transcript((each,), "en") for track, each in zip(tracks, (a, b), strict=True)}
+    assert overlap.replaced(plain, apart, part) is plain
+    at_once = {**apart, tracks[1]: Transcript((chunk("the other", 1.0, 0.0),), "en")}
+    assert [each.voice for each in overlap.replaced(plain, at_once, part).chunks] == ["A", "B"]
 
 
 # ---- in live sessions
@@ -350,13 +406,10 @@ class StreamedTurns(GivenTurns):
 
     def push(self, samples, last=False, cancelled=None):
         begin, self.clock = self.clock, self.clock + len(samples) / RATE
-        found = [between(each, begin, self.clock) for each in (self.turns, self.exclusive)]
+        both = self.found.turns, self.found.exclusive
+        found = [between(each, begin, self.clock) for each in both]
         self.clock = np.inf if last else self.clock
         return replace(found[0], exclusive=found[1].turns)
-
-    @property
-    def exclusive(self):
-        return make_exclusive(self.turns)
 
 
 @pytest.fixture
@@ -382,13 +435,13 @@ def live(demo_endpoint, monkeypatch, scene):
         """The session goes on to its end."""
 
     def live(kind, before_the_end=nothing):
-        diarizer = kind(demo_endpoint.diarizer, (*scene.turns, *again))
+        diarizer = kind(demo_endpoint.diarizer, found_in([*scene.turns, *again]))
         monkeypatch.setattr(demo_endpoint.models, "diarizer", diarizer)
         told = asyncio.run(run(kind, before_the_end))
         assert isinstance(told[-1], SpeakersFound)
         found = {each.item_id: [] for each in told if isinstance(each, Completed)}
         for each in told:
-            if isinstance(each, Segment):
+            if isinstance(each, SegmentEvent):
                 found[each.item_id].append(each)
         return [*found.values()]
 
@@ -410,7 +463,7 @@ def test_a_live_items_segments_are_the_files(kind, ask, live, scene):
 
     async def named(told):
         """With a diarizer that streams, before the session ends."""
-        await told.came[Segment].wait()
+        await told.came[SegmentEvent].wait()
 
     first, second = live(kind, named)
     assert_segments(first, answer)
@@ -421,8 +474,8 @@ def test_a_live_items_segments_are_the_files(kind, ask, live, scene):
 def test_each_speaker_enrols_once_in_all_samples_that_are_held(
     kind, ask, live, scene, demo_endpoint, monkeypatch, enrolments
 ):
-    for each in ("conditioned", "always_conditioned", "enrols"):
-        monkeypatch.setattr(type(demo_endpoint.recogniser.transcriber), each, True)
+    every = dict.fromkeys(("conditioned", "always_conditioned", "enrols"), True)
+    with_capabilities(demo_endpoint, monkeypatch, **every)
     if kind is None:
         ask(scene.turns)
     else:
@@ -440,14 +493,14 @@ def test_each_speaker_enrols_once_in_all_samples_that_are_held(
     samples = np.tile(scene.samples, held)
     speakers = [*dict.fromkeys(each.speaker for each in scene.turns)] * (len(found) // 2)
     for each, speaker in zip(found, speakers, strict=True):
-        track = find_enrolment(speaker, turns, (0.0, held * scene.duration), 30.0)
+        track = overlap.find_enrolment(speaker, turns, (0.0, held * scene.duration), 30.0)
         np.testing.assert_allclose(each.samples, track.whole(samples), atol=1e-4)
-        np.testing.assert_allclose(each.mask, track.mask)
+        expected = track.mask(SpeakerActivity.decided(turns))
+        # A bound of a turn may be rounded to the next frame.
+        assert (each.mask != expected).any(axis=1).sum() <= 2 * len(track.turns)
 
 
-def test_a_session_that_ends_waits_for_its_tracks_and_a_failed_one_costs_no_text(
-    ask, live, scene, demo_endpoint, monkeypatch
-):
+def test_failed_tracks_cost_a_session_no_text(ask, live, scene, demo_endpoint, monkeypatch):
     answer, _ = ask(scene.turns, overlap="off")
     recogniser, tracks = demo_endpoint.recogniser, []
     submit = recogniser.submit
@@ -455,7 +508,7 @@ def test_a_session_that_ends_waits_for_its_tracks_and_a_failed_one_costs_no_text
     def fail(recognition):
         if recognition.live:
             return submit(recognition)
-        tracks.append(Job(recognition, ignore, recogniser.wake))
+        tracks.append(EngineJob(recognition, ignore, recogniser.wake))
         loop = asyncio.get_running_loop()
         loop.call_later(0.05, tracks[-1].result.set_exception, ModelError("broken"))
         return tracks[-1]

@@ -1,7 +1,5 @@
 """Wheels from a package index on this machine, by pip and by uv, checked by their hashes."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import zipfile
@@ -64,7 +62,7 @@ def test_a_wheel_with_the_right_hash_alone_is_unpacked(sha256, installer, tmp_pa
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["out"]
 
 
-def test_without_pip_and_uv_it_says_so(monkeypatch, tmp_path):
+def test_missing_pip_and_uv_is_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(package_index, "find_spec", lambda name: None)
     monkeypatch.setattr(package_index.shutil, "which", lambda name, path=None: None)
     with pytest.raises(OSError, match="neither pip nor uv"):

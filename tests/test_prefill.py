@@ -1,26 +1,20 @@
 """Rows as they are initialised, and what their first pass says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import oracle
 import pytest
 import torch
-from oracle import TINY, models_of
 
-from whosaid.asr.engine.logit_filters import LogitFilter
-from whosaid.asr.engine.prefill import (
-    PrefillBatch,
-    language_posterior,
-    prefill,
-)
-from whosaid.asr.engine.runner import StepRunner
+from tests.helpers import oracle
+from tests.helpers.oracle import TINY, models_of
+from whosaid.asr.engine.prefill import PrefillBatch, language_posterior, prefill
+from whosaid.asr.engine.rows import PaddedSizes
 from whosaid.asr.engine.state import DecodeState
 from whosaid.asr.model.decoder import Decoder, alignment_heads
 from whosaid.asr.model.encoder import AudioWindow, Encoder, EncoderOutput
+from whosaid.asr.model.logit_filters import LogitFilter
 
 
 def sequence_of(prompt, max_tokens=None, timestamps=True, draftable=False, temperature=0.0):
@@ -39,7 +33,7 @@ def sequence_of(prompt, max_tokens=None, timestamps=True, draftable=False, tempe
 def batch_of(sequences, encoded, max_len, longest=448):
     cache, decoder = SimpleNamespace(max_len=max_len), SimpleNamespace(max_positions=longest)
     state = SimpleNamespace(cache=cache, decoder=decoder)
-    return PrefillBatch.of(sequences, EncoderOutput(encoded), state, StepRunner(None))
+    return PrefillBatch.of(sequences, EncoderOutput(encoded), state, PaddedSizes())
 
 
 @torch.inference_mode()
@@ -128,9 +122,8 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
     longest = max(len(each.prompt) for each in inputs)
 
     def start(state, prompt_len):
-        sizes = {"prompt": prompt_len, "guess": 0}
-        runner = SimpleNamespace(padded=lambda size, *_: sizes[size])
-        batch = PrefillBatch.of(inputs, encoded, state, runner)
+        sizes = PaddedSizes(prompt=(prompt_len,))
+        batch = PrefillBatch.of(inputs, encoded, state, sizes)
         batch = batch._replace(forgotten=state.cache.max_len)
         return prefill(state, batch, filters)
 
@@ -150,8 +143,7 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
         torch.testing.assert_close(found.rows.tokens[:, :length], own.rows.tokens[:, :length])
         ours, theirs = found.cache, own.cache
         for one, other in (
-            (ours.keys, theirs.keys),
-            (ours.values, theirs.values),
+            (ours.text, theirs.text),
             (ours.first_beams().alignment_queries, theirs.first_beams().alignment_queries),
         ):  # behind the prompt they differ
             torch.testing.assert_close(one[..., : length - 1, :], other[..., : length - 1, :])
@@ -164,7 +156,6 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
 
 
 def tensors_of(state):
-    """Return all tensors of a state."""
     caches = [state.cache] + ([state.drafter.cache] if state.drafter else [])
     rows = [*state.rows.tensors, *(state.beams.tensors if state.beams else [])]
     return [*(each for cache in caches for each in cache.tensors), *rows]

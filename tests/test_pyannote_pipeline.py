@@ -1,7 +1,5 @@
 """Turns from pyannote's outputs, cancellation, and what its failures are turned into."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading
@@ -13,12 +11,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hub_errors import hub_error
 from pyannote.audio import Pipeline as StockPipeline
 from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34, WeSpeakerResNet152
 from pyannote.core import Annotation, Segment
 
 from config import DEMO_MODELS
+from tests.helpers.hub_errors import hub_error
 from tests.support.audio_files import speech
 from whosaid.diarization import load_diarizer, pyannote
 from whosaid.diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
@@ -110,16 +108,12 @@ def test_the_waveform_and_the_hints_given_are_passed_on():
     PyannoteDiarizer(pipeline, 8).diarize(SECOND, SpeakerHints(min_speakers=2, max_speakers=4))
     file, hints, *batch_sizes = pipeline.calls[0]
     assert hints == {"min_speakers": 2, "max_speakers": 4}
-    assert (file["waveform"].shape, file["sample_rate"], batch_sizes) == (
-        (1, 16_000),
-        16_000,
-        [8, 8],
-    )
+    assert (file["waveform"].shape, file["sample_rate"]) == ((1, 16_000), 16_000)
+    assert batch_sizes == [8, 8]
 
 
 @pytest.fixture(scope="module")
 def diarizer():
-    """The demo's."""
     return load_diarizer(str(DEMO_MODELS / "diarization"), None, None, CPU)
 
 
@@ -131,7 +125,7 @@ def test_more_speakers_than_there_are_voices_are_a_warning(diarizer):
     assert warning.startswith("speaker hints could not be met: ")
 
 
-def test_out_of_memory_halves_the_batch_for_this_call_and_is_an_error_with_a_batch_of_one():
+def test_out_of_memory_halves_the_batch_down_to_one():
     """`test_device_errors.py` has the forms in which torch reports it."""
     pipeline = Pipeline(annotation(("A", 0, 1)), largest_batch=2)
     diarizer = PyannoteDiarizer(pipeline, 8)
@@ -222,7 +216,7 @@ def test_a_cancelled_call_computes_no_further_batch(demo, spoken):
         cancelled, demo.batches = threading.Event(), []
         demo.step = lambda last=last, event=cancelled: len(demo.batches) == last and event.set()
 
-        def pause(event=cancelled):
+        def pause(*_, event=cancelled):
             if event.is_set():
                 raise DiarizationCancelled
 
@@ -233,12 +227,20 @@ def test_a_cancelled_call_computes_no_further_batch(demo, spoken):
     assert demo.diarizer.diarize(spoken, hints) == uncancelled
 
 
-def test_a_shorter_recording_is_diarized_between_two_batches_of_a_longer_one(demo, spoken):
+def test_pauses_tell_the_share_that_is_done(demo, spoken):
+    shares = []
+    demo.diarizer.diarize(spoken, SpeakerHints(), lambda *share: shares.extend(share))
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    assert len({*shares}) > 4
+
+
+def test_short_recording_is_diarized_between_batches(demo, spoken):
     short, hints = spoken[: len(spoken) // 2], SpeakerHints()
     alone = [demo.diarizer.diarize(each, hints) for each in (spoken, short)]
     found = []
 
-    def between():
+    def between(*_):
         if len(found) < 3:
             with ThreadPoolExecutor(1) as pool:
                 found.append(pool.submit(demo.diarizer.diarize, short, hints).result(60))
@@ -286,7 +288,7 @@ def test_one_call_runs_at_a_time():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_it_computes_on_the_stream_it_was_given():
+def test_pipeline_computes_on_its_stream():
     pipeline, stream = Onlooker(annotation(("A", 0, 1))), torch.cuda.Stream()
     PyannoteDiarizer(pipeline, 8, stream).diarize(SECOND, SpeakerHints())
     assert pipeline.stream == stream != torch.cuda.current_stream()
@@ -330,8 +332,8 @@ def test_embeddings_too_short_to_be_averaged_cause_no_warning(diarizer):
 # ---- the stages that are replaced
 
 
-def test_turns_of_the_demo_are_reconstructed_a_window_at_a_time(diarizer, spoken, monkeypatch):
-    """With every supported release, overlapping and exclusive turns."""
+def test_turns_are_reconstructed_a_window_at_a_time(diarizer, spoken, monkeypatch):
+    """Overlapping and exclusive turns agree with every supported release."""
     made = []
 
     class Counted(pyannote.ClusteredWindows):
@@ -358,16 +360,9 @@ def test_other_pipelines_run_as_they_are():
 # ---- starting
 
 
-def refused(repository: str) -> Exception:
-    """Return huggingface_hub's exception for a file of a gated repository."""
-    return hub_error(403, "GatedRepo", repository)
-
-
 @pytest.fixture
 def hub(monkeypatch):
-    """Replaces downloads: repository names to files, or to the error that is raised. Pipelines have
-    no config.json.
-    """
+    """Replaces downloads by files or errors; pipelines have no config.json."""
     import huggingface_hub
 
     files: dict[str, object] = {}
@@ -396,14 +391,15 @@ def start_failure(name: str) -> str:
     return str(caught.value)
 
 
-def test_a_model_of_the_pipeline_with_a_licence_of_its_own_is_named(hub, tmp_path):
+def test_both_licences_of_a_pipeline_are_named(hub, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(
         "pipeline:\n  name: pyannote.audio.pipelines.SpeakerDiarization\n"
         "  params: {segmentation: pyannote/segmentation-3.0}\n"
     )
     hub["pyannote/speaker-diarization-3.1"] = str(config)
-    hub["pyannote/segmentation-3.0"] = refused("pyannote/speaker-diarization-community-1")
+    community = "pyannote/speaker-diarization-community-1"
+    hub["pyannote/segmentation-3.0"] = hub_error(403, "GatedRepo", community)
     message = start_failure("pyannote/speaker-diarization-3.1")
     assert "two licences must be accepted" in message
     assert "https://hf.co/pyannote/speaker-diarization-3.1" in message

@@ -1,8 +1,4 @@
-"""The benchmark on anybody's recordings: what is counted, what is kept, and that every engine hears
-the same sentence alike.
-"""
-
-from __future__ import annotations
+"""The benchmark on anybody's recordings: scores, kept results, and engines that agree."""
 
 import json
 import re
@@ -112,7 +108,7 @@ def test_errors_are_those_of_jiwer():
         assert rate == pytest.approx(jiwer.wer(expected, found))
 
 
-def test_where_nobody_speaks_every_word_is_invented():
+def test_words_in_silence_count_as_errors():
     assert score(english("a", ""), "Thank you. Thank you.") == Count(4, 0)
     assert score(english("a", ""), " ...") == Count(0, 0)
     assert score(english("a"), "") == Count(4, 4)
@@ -150,7 +146,7 @@ def measure(tmp_path, monkeypatch):
         return Setting(tmp_path, tmp_path, "cpu")
 
     monkeypatch.setattr(bench, "Apart", Repeats)
-    monkeypatch.setattr(bench, "_setting", setting)
+    monkeypatch.setattr(bench, "setting_of", setting)
 
     def run_with(*options: str, now: str) -> dict[str, dict[str, str]]:
         monkeypatch.setattr(Repeats, "now", now)
@@ -179,7 +175,7 @@ def test_a_run_replaces_what_it_measures_and_nothing_else(measure):
     assert kept == {"batched": {"a.wav": "batched fourth", "b.wav": "batched fourth"}}
 
 
-def test_another_recording_of_the_same_name_is_not_mixed_with_the_first(measure, tmp_path, capsys):
+def test_other_recording_of_the_same_name_is_refused(measure, tmp_path, capsys):
     measure("--engines", "ours", now="first")
     soundfile.write(tmp_path / "a.wav", np.zeros(2 * SAMPLE_RATE), SAMPLE_RATE)
     with pytest.raises(AssertionError):
@@ -206,7 +202,7 @@ def imported_once(monkeypatch) -> None:
 
 @pytest.mark.reliability
 @pytest.mark.slow
-def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
+def test_engines_recognise_a_sentence_and_failures_are_left_out(
     spoken, tmp_path, monkeypatch, capsys, imported_once
 ):
     output = tmp_path / "real.json"

@@ -3,8 +3,6 @@
 tested.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import warnings
@@ -17,16 +15,9 @@ from torch import nn
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from handler import EndpointHandler
 from whosaid.audio.decode import AudioLimits, decode_audio
-from whosaid.diarization import embeddings, load_diarizer
+from whosaid.diarization import embeddings, load_diarizer, pyannote
 from whosaid.diarization.diarizer import SpeakerHints
 from whosaid.diarization.embeddings import share_frames
-from whosaid.diarization.pyannote import (
-    CPU_BATCH,
-    SAME_VOICE,
-    PyannoteDiarizer,
-    load_stock_pipeline,
-    spare_memory,
-)
 from whosaid.timebase import SAMPLE_RATE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -35,7 +26,7 @@ CPU = torch.device("cpu")
 FOLDER = REPOSITORY / SPEAKERS_MODEL
 RECORDINGS = ("phone_sample", "ami_trn02", "ami_meeting60")
 PEOPLE, STRANGERS = ("katie", "steve"), "phone_sample"
-LEAST = SAME_VOICE["WeSpeakerResNet34", 80]
+LEAST = pyannote.SAME_VOICE["WeSpeakerResNet34", 80]
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +46,13 @@ def loaded():
     """pyannote's own pipeline."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pipeline = load_stock_pipeline(str(FOLDER), None, None)
+        pipeline = pyannote.load_stock_pipeline(str(FOLDER), None, None)
     return pipeline.to(CPU)
 
 
 @pytest.fixture(scope="module")
 def stock(recordings):
-    return PyannoteDiarizer(loaded(), CPU_BATCH)
+    return pyannote.PyannoteDiarizer(loaded(), pyannote.CPU_BATCH)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +60,8 @@ def replaced(recordings):
     """pyannote's clustering and the stages of it that are computed here in another way."""
     pipeline = loaded()
     share_frames(pipeline)
-    spare_memory(pipeline)
-    return PyannoteDiarizer(pipeline, CPU_BATCH)
+    pyannote.spare_memory(pipeline)
+    return pyannote.PyannoteDiarizer(pipeline, pyannote.CPU_BATCH)
 
 
 def in_base64(recordings, name):
@@ -135,9 +126,7 @@ def voice_in(handler, inputs):
 
 def test_people_are_named_by_their_clips(recordings, whisper_base_folder):
     settings = ModelSettings(
-        asr_model=str(whisper_base_folder),
-        diarization_model=SPEAKERS_MODEL,
-        dtype="float32",
+        asr_model=str(whisper_base_folder), diarization_model=SPEAKERS_MODEL, dtype="float32"
     )
     handler = EndpointHandler(settings=settings)
     clips = [

@@ -1,21 +1,17 @@
-"""The turns of the thread that computes, over an engine and transcriptions that do as they are
-told.
-"""
+"""The order of work in the engine's thread, over stand-ins of the engine and of transcriptions."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
+import signal
 import threading
-from pathlib import Path
+from collections.abc import Iterator
 from queue import SimpleQueue
 
 import pytest
-from recogniser_stand_ins import StandInEngine, StandInSession, StandInTranscriber
 
-from whosaid.asr import Progress, Recogniser
+from tests.helpers.programs import run_python
+from tests.helpers.recogniser_stand_ins import StandInEngine, StandInSession, StandInTranscriber
+from whosaid.asr import EngineThread, Recogniser, Transcribed
 from whosaid.errors import InvalidAudio, ModelError
-from whosaid.runtime.turns import Work
+from whosaid.scheduling.fair_shares import WorkClass
 from whosaid.transcript import Chunk, Transcript
 
 
@@ -60,7 +56,6 @@ class Recording:
 
 @pytest.fixture
 def recognising():
-    """Makes recognisers over an engine."""
     made = []
 
     def make(engine):
@@ -82,7 +77,7 @@ def test_a_transcription_tells_its_progress_and_ends_with_its_transcript(recogni
     recording = Recording(engine, [0, 2, 3])
     assert outcome(recogniser.submit(recording, told.append)) is recording.result
     chunk = (Chunk("word", 0.0, 1.0),)
-    assert told == [Progress(float(done), 3.0, chunk) for done in (1, 2, 3)]
+    assert told == [Transcribed(float(done), 3.0, chunk) for done in (1, 2, 3)]
     recogniser.close()
     assert recording.closed == 1
     counts = recogniser.counts
@@ -91,7 +86,7 @@ def test_a_transcription_tells_its_progress_and_ends_with_its_transcript(recogni
 
 
 @pytest.mark.parametrize("chunks", [(), (Chunk("sung", 0.0, 1.0),)])
-def test_chunks_where_no_speech_was_detected_are_told_and_silence_is_not(recognising, chunks):
+def test_chunks_without_detected_speech_are_reported(recognising, chunks):
     class OverMusic(Recording):
         seconds = 0.0, 0.0
 
@@ -101,7 +96,7 @@ def test_chunks_where_no_speech_was_detected_are_told_and_silence_is_not(recogni
     engine, told = StandInEngine(), []
     recording = OverMusic(engine, [0, 1])
     assert outcome(recognising(engine).submit(recording, told.append)) is recording.result
-    assert told == ([Progress(0.0, 0.0, chunks)] if chunks else [])
+    assert told == ([Transcribed(0.0, 0.0, chunks)] if chunks else [])
 
 
 def test_between_two_steps_everybody_has_a_turn(recognising):
@@ -117,14 +112,14 @@ def test_between_two_steps_everybody_has_a_turn(recognising):
         assert {each for each, when in log if when == step} == {one, other}
 
 
-def test_the_engine_says_when_it_steps_though_a_recording_could_go_on(recognising):
+def test_engine_decides_its_steps_between_recordings(recognising):
     engine = StandInEngine(turns_a_step=1)
     recording = Recording(engine, [0] * 3)
     outcome(recognising(engine).submit(recording))
     assert [when for _, when in recording.log] == [0, 1, 2]
 
 
-def test_recordings_of_a_class_take_turns_and_the_engine_chooses_the_class(recognising):
+def test_recordings_take_turns_within_the_engines_class(recognising):
     """A live one goes first here; each of the others waits for one step of every other at most."""
     go_on, log = threading.Event(), []
     engine = StandInEngine(lambda _: go_on.wait(60))
@@ -138,10 +133,10 @@ def test_recordings_of_a_class_take_turns_and_the_engine_chooses_the_class(recog
         outcome(job)
     order = [each for each, _ in log if each in (*others, live)]
     assert order == [live] * 3 + others * 3
-    assert engine.charges.count(Work.LIVE) == 3
+    assert engine.charges.count(WorkClass.LIVE) == 3
 
 
-def test_a_newcomer_has_its_turn_before_the_next_step_of_the_engine(recognising):
+def test_newcomer_steps_before_the_engine_does(recognising):
     log, jobs = [], []
 
     def before(step):
@@ -176,10 +171,8 @@ def test_the_error_of_one_is_its_own(recognising):
         def step(self):
             raise self.error
 
-    broken, good = (
-        [Broken(each) for each in (ZeroDivisionError(), InvalidAudio("none"))],
-        Recording(engine, [0, 3]),
-    )
+    broken = [Broken(each) for each in (ZeroDivisionError(), InvalidAudio("none"))]
+    good = Recording(engine, [0, 3])
     going = recogniser.submit(good)
     for each in broken:
         assert recogniser.submit(each).result.exception(timeout=60) is each.error
@@ -187,7 +180,7 @@ def test_the_error_of_one_is_its_own(recognising):
     assert outcome(going) is good.result
 
 
-def test_a_cancelled_job_is_closed_before_the_next_step_and_told_nothing(recognising):
+def test_cancelled_job_is_closed_before_the_next_step(recognising):
     stepping, go_on, told = threading.Event(), threading.Event(), []
 
     def wait(_):
@@ -204,11 +197,11 @@ def test_a_cancelled_job_is_closed_before_the_next_step_and_told_nothing(recogni
     recogniser.close()
     assert (recording.closed, engine.steps, recogniser.counts.cancelled) == (1, 1, 1)
     assert (len(told), job.result.done()) == (1, False)
-    assert engine.leavers == [(Work.SHORT, 1.0)]
+    assert engine.leavers == [(WorkClass.SHORT, 1.0)]
 
 
 @pytest.mark.parametrize("ends", ["closed", "fails"])
-def test_when_the_thread_ends_whoever_waits_is_told_and_nobody_is_taken(recognising, ends):
+def test_ended_thread_fails_waiting_and_new_jobs(recognising, ends):
     first, go_on = threading.Event(), threading.Event()
     cause = KeyboardInterrupt()
 
@@ -243,7 +236,7 @@ def test_when_the_thread_ends_whoever_waits_is_told_and_nobody_is_taken(recognis
 
 
 @pytest.mark.parametrize("ended_by", ["an answer", "an error", "its client"])
-def test_who_cannot_be_forgotten_is_answered_all_the_same(recognising, ended_by):
+def test_failing_close_fails_every_job(recognising, ended_by):
     """If its rows cannot be freed, the thread ends and fails all jobs."""
     engine, cause = StandInEngine(), RuntimeError("no rows are freed")
 
@@ -269,7 +262,7 @@ def test_who_cannot_be_forgotten_is_answered_all_the_same(recognising, ended_by)
 
 
 def test_work_is_done_in_the_thread_between_two_turns(recognising):
-    """Also while the thread is idle; the thread has its own name."""
+    """An idle thread does it too; the thread has its own name."""
     recogniser = recognising(StandInEngine())
     thread = recogniser.run(threading.current_thread)
     assert thread.name == "engine"
@@ -280,7 +273,7 @@ def test_work_is_done_in_the_thread_between_two_turns(recognising):
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), SystemExit("no model")])
-def test_what_work_raises_is_raised_to_who_asked_and_harms_nobody(recognising, error):
+def test_exceptions_of_work_reach_only_its_caller(recognising, error):
     def fail():
         raise error
 
@@ -295,7 +288,7 @@ def test_what_work_raises_is_raised_to_who_asked_and_harms_nobody(recognising, e
 
 
 def test_models_that_do_not_load_leave_no_thread():
-    """Though somebody keeps the error."""
+    """The caller may keep the error."""
     loaded_in = []
 
     def load():
@@ -309,12 +302,52 @@ def test_models_that_do_not_load_leave_no_thread():
     assert caught.value.__traceback__ is not None
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let Ctrl+C raise: processes that a shell starts in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_signal_does_not_wait_for_the_load():
+    finish, ended = threading.Event(), []
+
+    def load():
+        ended.append(threading.current_thread())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        assert finish.wait(60)
+        raise OSError("no weights")
+
+    with pytest.raises(KeyboardInterrupt):
+        Recogniser(load, 1)
+    assert ended[0].is_alive()
+    finish.set()
+    ended[0].join(60)
+    assert not ended[0].is_alive()
+
+
+def test_recognisers_one_after_another_share_a_thread():
+    thread, seen = EngineThread(), []
+    for _ in range(3):
+        engine = StandInEngine(lambda _: None)
+        made = Recogniser(
+            lambda engine=engine: StandInTranscriber(Transcript((), "en"), engine), 1, None, thread
+        )
+        seen.append(made.run(threading.current_thread))
+        made.close()
+    assert len(set(seen)) == 1
+    assert seen[0].is_alive()
+    thread.close()
+    assert not seen[0].is_alive()
+
+
 AT_THE_EXIT = """
 import sys, time
-sys.path[:0] = sys.argv[1:]
 from threading import Barrier
-from recogniser_stand_ins import StandInEngine, StandInTranscriber
-from test_recogniser import Recording
+from tests.helpers.recogniser_stand_ins import StandInEngine, StandInTranscriber
+from tests.test_recogniser import Recording
 from whosaid.asr import Recogniser
 from whosaid.transcript import Transcript
 
@@ -342,7 +375,5 @@ both.wait()
 
 def test_the_exit_waits_for_threads_that_compute_or_free_models():
     """Otherwise torch aborts the process."""
-    folders = (Path(__file__).parent, Path(__file__).parents[1])
-    command = [sys.executable, "-c", AT_THE_EXIT, *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_python("-c", AT_THE_EXIT, check=True)
     assert sorted(done.stdout.split()) == ["computed", "freed"]

@@ -1,19 +1,26 @@
 """Recovery from a failed step, for sessions and for the number of rows."""
 
-from __future__ import annotations
-
 import pytest
-from plain_batches import LOST, Device, Script, engine_of, most_rows, request_of, session_of
-from refusals import refused
 
+from tests.helpers.plain_batches import (
+    LOST,
+    Device,
+    Script,
+    engine_of,
+    most_rows,
+    request_of,
+    session_of,
+)
+from tests.helpers.refusals import refused
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import MAX_ROWS, Lane
+from whosaid.asr.engine.request import MAX_ROWS
 from whosaid.asr.engine.scheduler import RESTORING_STEPS
+from whosaid.asr.engine.sequence import Lane
 from whosaid.errors import OutOfMemory
 
 
 def run(engine, steps=500):
-    """Until nothing runs or waits; fewer steps than these are needed."""
+    """Step until nothing runs or waits; fewer steps than these are needed."""
     for _ in range(steps):
         if not engine.scheduler.busy or engine.lost is not None:
             return
@@ -29,7 +36,7 @@ def answered(client):
     return [request for request, _ in client.finished]
 
 
-def test_a_failure_that_passes_costs_nobody_an_answer():
+def test_transient_failure_costs_no_answer():
     engine = engine_of(device := Device())
     for where in ("entry", "step", "read"):
         asked = [windows(3, steps=(4, 1)) for _ in range(3)]
@@ -42,7 +49,7 @@ def test_a_failure_that_passes_costs_nobody_an_answer():
 
 
 @pytest.mark.parametrize("where", ["entry", "step", "read"])
-def test_who_is_at_fault_fails_alone(where):
+def test_faulty_session_fails_alone(where):
     engine = engine_of(Device())
     asked = [windows(2, steps=(3, 1)) for _ in range(4)]
     clients = [session_of(engine, each) for each in asked]
@@ -54,7 +61,7 @@ def test_who_is_at_fault_fails_alone(where):
         assert set(answered(client)) == set(requests)
 
 
-def test_a_text_that_is_rejected_when_its_neighbour_cannot_be_read_is_told_once():
+def test_rejected_text_beside_a_failure_is_answered_once():
     engine = engine_of(Device())
     (request,) = windows(rejected=True, steps=(2, 2))
     good = session_of(engine, [request], fallback=Fallback())
@@ -89,7 +96,7 @@ def test_fewer_rows_are_tried_where_a_step_does_not_fit():
     assert device.failures == 1
 
 
-def test_all_rows_are_tried_again_after_some_steps_without_a_failure(caplog):
+def test_all_rows_are_tried_again_after_successful_steps(caplog):
     device = Device(total=8, scratch=3)
     engine = engine_of(device)
     session_of(engine, windows(8, steps=(RESTORING_STEPS, 1)))
@@ -104,7 +111,7 @@ def test_all_rows_are_tried_again_after_some_steps_without_a_failure(caplog):
     assert device.failures == 1
 
 
-def test_idle_batches_give_back_their_memory_before_fewer_rows_are_tried():
+def test_idle_batches_release_memory_before_rows_are_halved():
     engine = engine_of(Device(total=12))
     for num_beams in (1, 5, 1, 5):
         requests = windows(12 // num_beams)
@@ -115,7 +122,7 @@ def test_idle_batches_give_back_their_memory_before_fewer_rows_are_tried():
 
 
 @pytest.mark.parametrize(("total", "kept"), [(18, 0), (19, 1)])
-def test_beside_running_rows_idle_memory_is_taken_if_new_rows_do_not_fit_without(total, kept):
+def test_idle_memory_is_taken_only_if_rows_need_it(total, kept):
     engine = engine_of(Device(total=total, tells=True))
     session_of(engine, windows(12, steps=(60, 1)))
     session_of(engine, windows(1), num_beams=2)
@@ -129,7 +136,7 @@ def test_beside_running_rows_idle_memory_is_taken_if_new_rows_do_not_fit_without
     assert (plain.memory.capacity, beams.memory.capacity) == (17, kept)
 
 
-def test_where_one_window_does_not_fit_its_queue_is_told_and_others_are_answered():
+def test_lane_whose_single_window_does_not_fit_fails():
     engine = engine_of(Device(total=4))
     beams = [session_of(engine, windows(2), num_beams=5) for _ in range(2)]
     plain = session_of(engine, requests := windows(3, steps=(3, 1)))
@@ -155,7 +162,7 @@ def test_a_batch_is_not_refused_for_what_others_hold_idle(steps):
 
 
 def test_a_starved_batch_gets_through_though_others_keep_coming():
-    """Its steps fit beside no other rows, and it loses its rows each time another batch starts."""
+    """The batch's steps fit beside no other rows; when another batch starts, it loses its rows."""
     engine = engine_of(Device(total=6, scratch=1))
     late = session_of(engine, requests := windows(steps=(9, 1)), num_beams=5)
     for _ in range(60):
@@ -164,7 +171,7 @@ def test_a_starved_batch_gets_through_though_others_keep_coming():
     assert (late.error, answered(late)) == (None, requests)
 
 
-def test_a_lost_device_is_told_to_all_and_asked_nothing_more():
+def test_lost_device_fails_all_sessions_once():
     device = Device()
     engine = engine_of(device)
     clients = [
@@ -198,7 +205,7 @@ def test_rows_that_cannot_be_freed_are_nobodys_fault(error):
     assert answered(leaves) == []
 
 
-def test_a_device_that_is_lost_when_rows_are_freed_is_told_to_those_that_stay():
+def test_device_lost_while_freeing_rows_fails_the_others():
     device = Device()
     engine = engine_of(device)
     stays, leaves = (session_of(engine, windows(2, steps=(5, 1))) for _ in range(2))

@@ -1,7 +1,5 @@
 """Clips of known speakers as requests name them: which names are refused, and by which place."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -52,12 +50,8 @@ def test_wrong_names_are_refused_by_place(name):
         named([("Anna", "AAAA"), ("anna ", "AAAA"), ("ANNA", "AAAA")]),
         named([("Bob B", "AAAA"), ("Bob  b", "AAAA")]),
         named([("a", "AAAA")] * 21),
-        [{"name": "Anna"}],
-        [{"reference": "AAAA"}],
-        [{"name": "Anna", "reference": 3}],
-        [3],
-        {"Anna": "AAAA"},
-        "[[[",
+        *([{"name": "Anna"}], [{"reference": "AAAA"}], [{"name": "Anna", "reference": 3}]),
+        *([3], {"Anna": "AAAA"}, "[[["),
     ],
 )
 def test_wrong_lists_are_refused_and_no_reference_repeated(value):
@@ -69,7 +63,7 @@ def test_wrong_lists_are_refused_and_no_reference_repeated(value):
 VOICE = {"model": "Net-0", "seconds": 3.5, "embedding": "AAAAAA=="}
 
 
-def test_a_voice_takes_the_place_of_a_reference_in_every_form():
+def test_voice_replaces_a_reference_in_every_form():
     clips = [*named([("Anna", "AAAA")]), {"name": "Bob", "voice": VOICE}]
     config = InferenceConfig.read({"known_speakers": clips})
     assert config.known_speakers[1].voice.model_dump() == VOICE
@@ -83,9 +77,7 @@ def test_a_voice_takes_the_place_of_a_reference_in_every_form():
 @pytest.mark.parametrize(
     ("entry", "field"),
     [
-        ({}, ""),
-        ({"voice": None}, ""),
-        ({"voice": "AAAAAA=="}, ""),
+        *((each, "") for each in ({}, {"voice": None}, {"voice": "AAAAAA=="})),
         ({"voice": VOICE, "reference": "AAAA"}, ""),
         ({"voice": {"model": "Net-0"}}, ".embedding"),
         ({"voice": VOICE | {"model": ""}}, ".model"),

@@ -1,7 +1,5 @@
 """Loops are found where they become certain, whatever follows, and speech is left alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -55,13 +53,13 @@ def test_one_token_less_is_no_repetition(period, before):
 
 
 @given(st.lists(st.integers(0, 2), max_size=120))
-def test_it_is_what_a_search_from_the_definition_finds(tokens):
+def test_repetition_equals_a_search_by_definition(tokens):
     found = find_repetition(tokens)
     assert (found and (found.start, found.period)) == first_repetition(tokens)
 
 
 @given(st.lists(st.integers(0, 2), max_size=120))
-def test_a_running_row_is_looked_at_once_a_repetition_is_certain(tokens):
+def test_running_row_is_checked_once_repetition_is_certain(tokens):
     for end in range(len(tokens) + 1):
         assert not ends_in_repetition(tokens[:end]) or find_repetition(tokens[:end])
     ends = [end for end in range(len(tokens) + 1) if ends_in_repetition(tokens[:end])]
@@ -80,7 +78,7 @@ def first_repetition(tokens):
 
 
 @given(PERIODS, st.integers(0, 30), st.integers(1, 5))
-def test_what_attention_follows_is_said_again_and_again(period, before, times):
+def test_repetition_that_attention_follows_is_spoken(period, before, times):
     count = times * parts_of_stretch(period)
     tokens = distinct(before, 1000) + distinct(period) * count + distinct(7, 2000)
     loop, once = read_repetitions(tokens, attention_at(spoken(len(tokens)), 10 * len(tokens)))
@@ -89,7 +87,7 @@ def test_what_attention_follows_is_said_again_and_again(period, before, times):
 
 
 @given(PERIODS, st.integers(0, 30), st.sampled_from(["still", "to and fro", "back"]))
-def test_what_attention_does_not_follow_is_a_loop_and_told_once(period, before, how):
+def test_repetition_without_attention_is_a_loop(period, before, how):
     tokens = distinct(before, 1000) + distinct(period) * parts_of_stretch(period) * 2
     stuck = {
         "still": [900] * len(tokens),
@@ -102,7 +100,7 @@ def test_what_attention_does_not_follow_is_a_loop_and_told_once(period, before, 
 
 
 @given(st.integers(1, LONGEST_PERIOD), st.integers(1, 3), st.integers(0, 3))
-def test_what_runs_on_behind_the_last_word_that_was_said_is_cut_there(period, stretches, extra):
+def test_repetition_beyond_the_last_spoken_word_is_cut(period, stretches, extra):
     count = parts_of_stretch(period)
     heard = stretches * count + min(extra, (count - 1) // 2)
     tokens = distinct(period) * (heard + 2 * count)
@@ -115,7 +113,7 @@ def test_what_runs_on_behind_the_last_word_that_was_said_is_cut_there(period, st
 
 
 @given(st.lists(st.integers(0, 1), max_size=120), st.integers(0, 2**32 - 1), st.data())
-def test_what_is_kept_does_not_depend_on_when_anybody_looks(tokens, seed, data):
+def test_kept_text_does_not_depend_on_the_step(tokens, seed, data):
     chance = np.random.default_rng(seed)
     places = np.cumsum(chance.integers(-2, 20, len(tokens))) + 40
     whole = read_repetitions(tokens, attention_at(places, 3000))[0]
@@ -125,5 +123,5 @@ def test_what_is_kept_does_not_depend_on_when_anybody_looks(tokens, seed, data):
 
 
 @pytest.mark.parametrize("text", ["no " * 10, "again and again " * 4, "ha " * 19])
-def test_what_people_say_is_no_loop(text):
+def test_spoken_repetitions_are_no_loop(text):
     assert find_repetition([hash(word) for word in text.split()]) is None

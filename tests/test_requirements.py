@@ -1,24 +1,32 @@
-"""requirements.txt and the locks: what each server brings was not moved, nothing that came on top
-contradicts anything, and locks answer the requirement files.
+"""The locks answer the requirement files, and keep the packages of the servers. Each part of the
+product declares the packages that it imports, and no other.
 """
 
-from __future__ import annotations
-
+import ast
 import re
 import shutil
 import subprocess
+import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from config import REPOSITORY
-from tests.support.locks import DEV, ENVIRONMENTS, LAYERS, disagreements, locked, read_pins
+from tests.support import locks
 
 # Wants numpy 1, and is hf-serve's for tasks that a custom handler is not.
 AT_ODDS = {".venv": {"pyctcdecode"}, ".venv-toolkit": set()}
 NEVER_MOVED = {"torch", "torchaudio", "transformers", "huggingface-hub", "starlette", "uvicorn"}
 SERVERS = {"3.12": "hf-serve", "3.11": "toolkit"}
-ALL = (*LAYERS, "toolkit", "uv")
+ALL = (*locks.LAYERS, "toolkit", "uv")
+# The modules that a container of Hugging Face does not run have further requirements.
+COMMANDS = re.compile(r"deploy\.py|whosaid/(cli|models|server|transcribe)/|extras/")
+OURS = {"benchmarks", "config", "diarization_utils", "extras", "handler", "tests", "whosaid"}
+BY_PYDANTIC = "pydantic-core"  # which pydantic pins
+BY_RAY = "grpcio-reflection"  # which Ray's proxies import
+KNOWN = packages_distributions()
 
 
 @pytest.fixture(params=[".venv", ".venv-toolkit"])
@@ -33,7 +41,7 @@ def environment(request) -> Path:
 def copied(tmp_path) -> Path:
     """The requirement files and the locks, to be changed."""
     shutil.copytree(REPOSITORY / "requirements", tmp_path / "requirements")
-    for name in DEV:
+    for name in locks.DEV:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, tmp_path / name)
     return tmp_path
@@ -45,10 +53,12 @@ def replace(file: Path, before: str, after: str) -> None:
     file.write_text(text.replace(before, after), encoding="utf-8")
 
 
-@pytest.mark.parametrize("python", ENVIRONMENTS)
-def test_what_is_installed_is_what_the_server_brings(python):
-    server = {pin.name: pin.version for pin in locked(REPOSITORY, [f"servers/{SERVERS[python]}"])}
-    ours = {pin.name: pin.version for pin in locked(REPOSITORY, ENVIRONMENTS[python])}
+@pytest.mark.parametrize("python", locks.ENVIRONMENTS)
+def test_packages_of_the_servers_are_never_moved(python):
+    server = {
+        pin.name: pin.version for pin in locks.locked(REPOSITORY, [f"servers/{SERVERS[python]}"])
+    }
+    ours = {pin.name: pin.version for pin in locks.locked(REPOSITORY, locks.ENVIRONMENTS[python])}
     assert server.keys() >= NEVER_MOVED
     assert {name: ours[name] for name in NEVER_MOVED} == {
         name: server[name] for name in NEVER_MOVED
@@ -76,7 +86,7 @@ def test_every_package_is_pinned_with_hashes_and_no_address(name):
     text = (REPOSITORY / "requirements" / "locks" / f"{name}.txt").read_text(encoding="utf-8")
     assert "://" not in text
     assert "--index" not in text
-    pins = read_pins(text)
+    pins = locks.read_pins(text)
     assert pins
     assert all(any("--hash=sha256:" in line for line in pin.more) for pin in pins)
     listed = [line for line in text.splitlines() if line[:1] not in (" ", "#")]
@@ -84,17 +94,17 @@ def test_every_package_is_pinned_with_hashes_and_no_address(name):
 
 
 def test_layers_share_no_package():
-    names = [pin.name for pin in locked(REPOSITORY, LAYERS)]
+    names = [pin.name for pin in locks.locked(REPOSITORY, locks.LAYERS)]
     assert len(names) == len(set(names))
 
 
 def test_users_get_nothing_that_is_compiled_or_calls_its_maker():
-    names = {pin.name for pin in locked(REPOSITORY, ["use", "archive"])}
+    names = {pin.name for pin in locks.locked(REPOSITORY, ["use", "archive"])}
     assert names.isdisjoint({"onnxruntime", "meeteval", "hf-serve"})
 
 
 def test_the_locks_answer_the_requirement_files():
-    assert disagreements(REPOSITORY) == []
+    assert locks.disagreements(REPOSITORY) == []
 
 
 @pytest.mark.parametrize(
@@ -107,9 +117,56 @@ def test_the_locks_answer_the_requirement_files():
 )
 def test_a_requirement_that_the_locks_do_not_answer_is_named(copied, file, before, after, said):
     replace(copied / file, before, after)
-    found = disagreements(copied)
+    found = locks.disagreements(copied)
     assert {line.partition(":")[0] for line in found} == {
         f"{file}, Python 3.12",
         f"{file}, Python 3.11",
     }
     assert all(said in line for line in found)
+
+
+# ---- imports
+
+
+def files_for(module: str) -> tuple[str, ...]:
+    """Return the requirement files of the part of the product that a module belongs to."""
+    if not COMMANDS.match(module):
+        return locks.USE[:1]
+    own = f"{'/'.join(module.split('/')[:2])}/requirements.txt"
+    return (*locks.USE, own) if (REPOSITORY / own).is_file() else locks.USE
+
+
+def imported(module: str) -> set[frozenset[str]]:
+    """Return the distributions of each package that a module imports, or reads a file of; of a
+    namespace, all that share it.
+    """
+    named = set()
+    for node in ast.walk(ast.parse((REPOSITORY / module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            named.add(node.module)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "distribution":
+            named.add(ast.literal_eval(node.args[0]))
+    packages = {name.partition(".")[0] for name in named} - sys.stdlib_module_names - OURS
+    found = {frozenset(map(canonicalize_name, KNOWN.get(each, [each]))) for each in packages}
+    return found - {frozenset({BY_PYDANTIC})}
+
+
+def test_a_part_declares_the_packages_that_it_imports_and_no_other():
+    others = ("tests/", "benchmarks/", "*/tests/*", "*conftest.py")
+    listed = ["git", "ls-files", "*.py", *(f":!{each}" for each in others)]
+    modules = subprocess.check_output(listed, cwd=REPOSITORY, text=True).split()
+    declared = {
+        name: {canonicalize_name(each.name) for each in locks.requirements(REPOSITORY / name)}
+        for name in {file for module in modules for file in files_for(module)}
+    }
+    used = {name: {BY_RAY} for name in declared}
+    for module in modules:
+        for distributions in imported(module):
+            found = [name for name in files_for(module) if declared[name] & distributions]
+            assert found, f"{module} imports {sorted(distributions)}: in none of its files"
+            used[found[0]] |= distributions
+    assert {
+        name: named - used[name] for name, named in declared.items() if named - used[name]
+    } == {}

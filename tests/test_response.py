@@ -1,7 +1,5 @@
 """The response against the contract, whatever the models returned."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -14,12 +12,12 @@ from hypothesis import strategies as st
 from config import InferenceConfig
 from diarization_utils import speaker_segments
 from whosaid.answer.attribution import attributed
+from whosaid.answer.formats import FORMATS
 from whosaid.answer.response import Answer, clamp_times, response
-from whosaid.answer.subtitles import FORMATS
 from whosaid.diarization.known_speakers import KnownVoices
 from whosaid.transcript import (
     Chunk,
-    KnownSpeaker,
+    SpeakerMatch,
     SpeakerSegment,
     SpeakerTurn,
     Transcript,
@@ -98,7 +96,7 @@ def test_words_have_no_speaker_without_diarization():
 
 
 @pytest.mark.parametrize(("wanted", "chunks"), [(True, 2), ("segment", 2), ("word", 2), (False, 0)])
-def test_chunks_are_empty_where_times_are_not_wanted(wanted, chunks):
+def test_chunks_are_empty_without_timestamps(wanted, chunks):
     answer = answered(return_timestamps=wanted)
     assert len(answer["chunks"]) == chunks
     assert ("words" in answer) == (wanted == "word")
@@ -113,7 +111,7 @@ def test_every_requested_output_is_a_text():
     assert answer["output"]["rttm"].count("\n") == len(TURNS)
 
 
-def test_languages_are_told_where_they_were_looked_for():
+def test_only_multilingual_answers_have_languages():
     words = [
         Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9, language="en"),
         Word(" ja", 0.5, 0.9, "SPEAKER_00", 0.5, language="de"),
@@ -137,7 +135,7 @@ def test_languages_are_told_where_they_were_looked_for():
             assert entry == without
 
 
-def test_what_nobody_says_of_a_given_text_is_told_with_its_place():
+def test_unspoken_text_is_answered_with_its_place():
     unspoken = (Unspoken((" Oh,", " a"), 0), Unspoken((" rainy",), 1), Unspoken((" sir.",), 3))
     answer = replace(WITH_SPEAKERS, transcript=replace(TRANSCRIPT, unspoken=unspoken))
     for wanted in (True, False, "word"):
@@ -150,8 +148,8 @@ def test_what_nobody_says_of_a_given_text_is_told_with_its_place():
     assert "unspoken" not in answered()
 
 
-def test_known_speakers_are_told_once():
-    told = (KnownSpeaker("Anna", "SPEAKER_00", 0.123456, True), KnownSpeaker("Bob"))
+def test_known_speakers_are_answered_if_given():
+    told = (SpeakerMatch("Anna", "SPEAKER_00", 0.123456, True), SpeakerMatch("Bob"))
     body = answered(replace(WITH_SPEAKERS, known_speakers=told))
     assert body["known_speakers"] == [
         {"name": "Anna", "label": "SPEAKER_00", "similarity": 0.1235, "matched": True},
@@ -161,23 +159,14 @@ def test_known_speakers_are_told_once():
 
 
 def test_silence_is_an_empty_response():
-    assert answered(
-        Answer(2.0, Transcript((), None), (), ()), return_timestamps="word", output=["srt"]
-    ) == {
-        "speakers": [],
-        "chunks": [],
-        "words": [],
-        "output": {"srt": ""},
-        "text": "",
-        "language": None,
-        "language_probability": None,
-        "duration": 2.0,
-        "warnings": [],
-        "unwritten": [],
-    }
+    silence = Answer(2.0, Transcript((), None), (), ())
+    expected = {key: [] for key in ("speakers", "chunks", "words", "warnings", "unwritten")}
+    expected |= dict.fromkeys(("language", "language_probability"))
+    expected |= {"text": "", "output": {"srt": ""}, "duration": 2.0}
+    assert answered(silence, return_timestamps="word", output=["srt"]) == expected
 
 
-def test_speech_without_words_is_told_with_its_channel():
+def test_speech_without_words_has_its_channel():
     unwritten = (Unwritten(1.004, 2.5), Unwritten(3.0, 4.2, channel=1))
     answer = answered(Answer(4.1, Transcript((), "en", unwritten=unwritten)))
     assert answer["unwritten"] == [
@@ -200,19 +189,13 @@ def test_times_are_finite_monotone_rounded_and_within_the_audio(outer, inner, du
         SpeakerSegment("S", " a", *span, words=words if place == 0 else ())
         for place, span in enumerate(outer)
     )
-    answer = answered(
-        Answer(duration, Transcript(chunks, "en"), segments, ()),
-        return_timestamps=wanted,
-        output=["srt"],
-    )
+    given = Answer(duration, Transcript(chunks, "en"), segments, ())
+    answer = answered(given, return_timestamps=wanted, output=["srt"])
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
     for entries in (answer["speakers"], answer["chunks"], answer.get("words", [])):
         times = [time for entry in entries for time in entry["timestamp"]]
-        assert all(
-            math.isfinite(time) and 0 <= time <= duration and time == round(time, 2)
-            for time in times
-        )
-        assert times == sorted(times)
+        assert all(math.isfinite(time) and 0 <= time <= duration for time in times)
+        assert times == sorted(round(time, 2) for time in times)
         shortest = min(0.02, math.floor(100 * duration / max(1, len(entries))) / 100)
         for start, end in (entry["timestamp"] for entry in entries):
             assert round(end - start, 2) >= shortest
@@ -233,7 +216,7 @@ def test_times_in_files_are_within_the_audio(inner, spoken, duration):
     for form in ("srt", "vtt"):
         clocks = re.findall(r"(\d+):(\d\d):(\d\d)[,.](\d{3})", files[form])
         times = [((int(h) * 60 + int(m)) * 60 + int(s)) * 1000 + int(ms) for h, m, s, ms in clocks]
-        assert len(times) == 2 * len(words) or not words
+        assert files[form].count("a.") == len(words)
         assert times == sorted(times)
         assert all(time <= round(duration * 1000) for time in times)
     for line in files["rttm"].splitlines():
@@ -242,7 +225,7 @@ def test_times_in_files_are_within_the_audio(inner, spoken, duration):
         assert (start, length) == (round(start, 2), round(length, 2))
 
 
-def test_words_without_duration_take_a_step_and_push_no_more_than_they_must():
+def test_words_without_duration_get_a_step():
     words = tuple(Word(" a", *span) for span in [(0.5, 0.5), (0.5, 0.5), (0.5, 0.8), (1.0, 1.0)])
     (chunk,) = clamp_times([Chunk(" a a a a", 0.5, 1.0, words=words)], 1.0)
     times = [(word.start, word.end) for word in chunk.words]
@@ -278,8 +261,8 @@ uttered = st.lists(st.tuples(lengths, lengths), max_size=6)
 
 
 @given(st.lists(uttered, min_size=2, max_size=3), st.floats(0.1, 1), st.booleans())
-def test_the_text_of_channels_is_in_the_order_of_their_chunks(channels, duration, by_speaker):
-    """Even if times beyond the end of the audio become earlier ones."""
+def test_text_of_channels_follows_the_order_of_chunks(channels, duration, by_speaker):
+    """Times beyond the end of the audio become earlier ones."""
     heard = []
     for place, said in enumerate(channels):
         moments = sorted(moment for each in said for moment in each)
@@ -298,7 +281,7 @@ def test_the_text_of_channels_is_in_the_order_of_their_chunks(channels, duration
         assert starts == sorted(starts), key
 
 
-def test_a_channels_turn_goes_on_over_short_pauses_between_its_words():
+def test_turn_of_a_channel_spans_short_pauses():
     words = (Word(" a", 1.0, 2.0), Word(" b", 2.5, 3.0), Word(" c", 3.51, 4.0))
     heard = Transcript((Chunk(" a b c", 1.0, 4.0, words=words),), "en")
     config = InferenceConfig.read({"channels": "separate"})

@@ -1,7 +1,5 @@
 """A process begins again without CUDA graphs once, and only where its command line began it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -40,8 +38,8 @@ def run(command, **options):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="command lines are read in /proc")
 @pytest.mark.parametrize("argument", ["", "thread"])
-def test_the_process_begins_again_once_as_it_was(tmp_path, argument):
-    """Also from a thread, in which servers may start the application."""
+def test_process_restarts_once_with_its_command_line(tmp_path, argument):
+    """Servers may start the application in a thread."""
     script = tmp_path / "serve.py"
     script.write_text(SCRIPT)
     (first, second, end), log = run([sys.executable, str(script), argument])
@@ -81,7 +79,7 @@ def test_the_first_process_of_a_container_has_no_parent(tmp_path, monkeypatch):
     assert not servers.began_by_command_line(tmp_path)
 
 
-def test_graphs_that_are_off_already_are_no_reason_to_begin_again(monkeypatch):
+def test_disabled_graphs_are_no_reason_to_restart(monkeypatch):
     monkeypatch.setenv("CUDA_GRAPHS", "0")
     monkeypatch.setattr(os, "execv", None)
     monkeypatch.setattr(servers, "began_by_command_line", lambda: True)

@@ -1,8 +1,4 @@
-"""The fault table: hostile, broken and merely odd requests, each with the code it must get, on real
-rooms.
-"""
-
-from __future__ import annotations
+"""The fault table: hostile, broken and odd requests, each with its code, on tiny models."""
 
 import base64
 import logging
@@ -18,13 +14,13 @@ import numpy as np
 import psutil
 import pytest
 import pytest_socket
-from stand_ins import RESPONSE_KEYS
 
 from config import ModelSettings
 from handler import EndpointHandler
+from tests.helpers.stand_ins import RESPONSE_KEYS
 from tests.support import audio_files as files
 from tests.support.audio_files import speech
-from whosaid.audio.decode import AudioLimits, decode_base64, decoding_steps
+from whosaid.audio.decode import AudioLimits, decode_files, decoding_steps
 from whosaid.errors import EndpointError
 
 RATE = 16_000
@@ -57,7 +53,7 @@ BODIES: dict[str, tuple[Any, str]] = {
     "inputs under another name": ({"audio": GOOD64}, "INVALID_REQUEST"),
     "inputs null": ({"inputs": None}, "INVALID_REQUEST"),
     "inputs a number": ({"inputs": 5}, "INVALID_REQUEST"),
-    "inputs a list": ({"inputs": [GOOD64]}, "INVALID_REQUEST"),
+    "inputs a list": ({"inputs": [GOOD64, 5]}, "INVALID_REQUEST"),
     "inputs an object": ({"inputs": {"raw": [0.0], "sampling_rate": 16_000}}, "INVALID_REQUEST"),
     "parameters a list": ({"inputs": GOOD64, "parameters": []}, "INVALID_REQUEST"),
     "parameters text": ({"inputs": GOOD64, "parameters": "batch_size=1"}, "INVALID_REQUEST"),
@@ -94,6 +90,7 @@ REFUSALS: dict[str, tuple[Any, str]] = (
     | {name: ({"inputs": text64(file)}, code) for name, (file, code) in FILES.items()}
 )
 
+LONG64 = text64(pcm(spoken(4)))
 ANSWERS: dict[str, dict[str, Any]] = {
     "plain": {"inputs": GOOD64},
     "raw bytes": {"inputs": GOOD},
@@ -105,18 +102,12 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "floats": {"inputs": text64(files.wav_file(spoken(1), RATE, "f32"))},
     "silence": {"inputs": text64(pcm(np.zeros(3 * RATE)))},
     "loud": {"inputs": text64(pcm(np.sign(spoken(1))))},
-    "several windows, one by one": {
-        "inputs": text64(pcm(spoken(4))),
-        "parameters": {"batch_size": 1},
-    },
+    "several windows, one by one": {"inputs": LONG64, "parameters": {"batch_size": 1}},
     "several windows, short": {
-        "inputs": text64(pcm(spoken(4))),
+        "inputs": LONG64,
         "parameters": {"chunk_length_s": 1, "batch_size": 4},
     },
-    "assisted, in batches": {
-        "inputs": text64(pcm(spoken(4))),
-        "parameters": {"assisted": None, "batch_size": 8},
-    },
+    "assisted, in batches": {"inputs": LONG64, "parameters": {"assisted": None, "batch_size": 8}},
     "translated": {"inputs": GOOD64, "parameters": {"task": "translate", "language": "German"}},
     "without times": {"inputs": GOOD64, "parameters": {"return_timestamps": False}},
     "names of anything": {
@@ -177,9 +168,9 @@ def encoder_passes(endpoint, monkeypatch) -> Counted:
 @pytest.fixture
 def decoders(monkeypatch):
     """Counts how often audio is read."""
-    counted = [Counted(decode_base64), Counted(decoding_steps)]
+    counted = [Counted(decode_files), Counted(decoding_steps)]
     for each in counted:
-        monkeypatch.setattr(f"whosaid.call.{each.function.__name__}", each)
+        monkeypatch.setattr(f"whosaid.endpoint.request_steps.{each.function.__name__}", each)
     return counted
 
 
@@ -267,7 +258,7 @@ def test_odd_but_good(answers, name):
     check_response(answers[name])
 
 
-def test_the_same_audio_in_another_wrapping_gets_the_same_answer(answers):
+def test_audio_in_any_wrapping_gets_the_same_answer(answers):
     for name in ("raw bytes", "a data URL", "lines of 76"):
         assert answers[name] == answers["plain"]
 

@@ -1,8 +1,6 @@
 """Untrusted bytes are read in processes that the system confines, and that leave nothing behind."""
 
-from __future__ import annotations
-
-import errno
+import ctypes
 import os
 import signal
 import socket
@@ -14,16 +12,20 @@ from contextlib import closing
 
 import psutil
 import pytest
-from nightly import some
-from tagged_files import TAGGED
-from test_bombs import box, mp4
-from untrusted import FUNCTIONS
 
 from config import REPOSITORY
+from tests.helpers.nightly import some
+from tests.helpers.programs import run_python
+from tests.helpers.tagged_files import TAGGED
+from tests.helpers.untrusted import FUNCTIONS
+from tests.support.audio_files import box
+from tests.test_bombs import mp4
 from whosaid.audio import sandbox
+from whosaid.audio.confinement import LAYERS
 from whosaid.audio.decode import AudioLimits, check_container, decode_audio
 from whosaid.audio.sandbox import Confined, run_confined
-from whosaid.errors import InvalidAudio
+from whosaid.errors import InvalidAudio, Unavailable
+from whosaid.scheduling.steps import run_steps
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**28)
 
@@ -37,12 +39,34 @@ def templates(parent: int | None = None) -> set[int]:
     }
 
 
+def wait_for_end(pid: int) -> None:
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], 60)
+    assert not psutil.pid_exists(pid)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _functions_of_tests():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sandbox, "PRELOADED", (*sandbox.PRELOADED, "untrusted"))
+        patch.setattr(sandbox, "PRELOADED", (*sandbox.PRELOADED, "tests.helpers.untrusted"))
         sandbox._template.end()
         yield
+    sandbox._template.end()
+
+
+@pytest.fixture
+def preloaded(tmp_path_factory, monkeypatch):
+    """A function that runs a script in the template of the test before it forks."""
+
+    def preload(script: str) -> None:
+        folder = tmp_path_factory.mktemp("preloaded")
+        (folder / "before_forks.py").write_text(
+            f"import os\nfrom whosaid.audio import confinement\n{script}"
+        )
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setattr(sandbox, "PRELOADED", (*sandbox.PRELOADED, "before_forks"))
+        sandbox._template.end()
+
+    yield preload
     sandbox._template.end()
 
 
@@ -53,6 +77,21 @@ def none_at_first():
     yield
     sandbox._template.end()
     assert templates() == set()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Return a function that shortens MOST_SILENCE until a process is replaced: on a busy machine
+    the replacement may need longer to start."""
+    usual, take = sandbox.MOST_SILENCE, sandbox._template.take
+
+    def take_with_patience(fresh):
+        if fresh:
+            monkeypatch.setattr(sandbox, "MOST_SILENCE", usual)
+        return take(fresh)
+
+    monkeypatch.setattr(sandbox._template, "take", take_with_patience)
+    return lambda: monkeypatch.setattr(sandbox, "MOST_SILENCE", 0.6)
 
 
 class TestRecordings:
@@ -115,12 +154,33 @@ class TestLimits:
             with pytest.raises(InvalidAudio, match="far more memory than its size"):
                 run_confined(FUNCTIONS + "allocate", small, too_much)
 
-    def test_no_file_and_no_connection_can_be_opened(self, tmp_path):
-        (tmp_path / "file").touch()
+    @pytest.mark.parametrize("lacking", [(), ("system_calls",), ("system_calls", "files")])
+    def test_code_in_the_process_is_refused(self, lacking, preloaded, tmp_path, caplog):
+        """Also on kernels that lack layers. The log says which layers hold."""
+        preloaded("".join(f"confinement._deny_{each} = lambda _: False\n" for each in lacking))
+        (tmp_path / "file").write_text("content")
+        (tmp_path / "program").write_text("#!none\n")
+        (tmp_path / "program").chmod(0o755)
+        secret = ctypes.create_string_buffer(b"API_KEY=secret")
         with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-            found = run_confined(FUNCTIONS + "errors", b"", str(tmp_path / "file"), port)
-        assert found == [f"OSError{errno.EMFILE}"] * 4
+            targets = server.getsockname()[1], os.getpid(), ctypes.addressof(secret)
+            with subprocess.Popen([sys.executable], stdin=subprocess.PIPE) as other:
+                arguments = str(tmp_path), *targets, other.pid
+                found = run_confined(FUNCTIONS + "attempts", b"", *arguments)
+                other.kill()
+                sandbox._template.end()  # a process that attached to the other holds it
+        with caplog.at_level("INFO", "endpoint"):
+            sandbox.log_layers()
+        layers = run_confined(f"{sandbox.__name__}:held_layers", b"")
+        assert all(layer in caplog.text for layer in LAYERS)
+        assert len(layers) <= len(LAYERS) - len(lacking)
+        refused = {name for name, outcome in found.items() if outcome != "done"}
+        assert {"open", "create", "connect", "pipe"} <= refused
+        if "landlock" in layers:
+            assert {"unlink", "mkdir", "rename", "read memory", "attach", "execute"} <= refused
+        if "seccomp" in layers:
+            assert {*found} == refused
+            assert (tmp_path / "file").read_text() == "content"
 
     def test_nothing_of_the_environment_is_passed_on(self, monkeypatch):
         for name in ("API_KEY", "CALLBACK_SECRET", "HF_TOKEN"):
@@ -136,22 +196,21 @@ class TestProcesses:
         assert run_confined(FUNCTIONS + "checksum", data) == sum(data)
         assert run_confined(FUNCTIONS + "checksum", b"") == 0
         with closing(Confined(FUNCTIONS + "halves", data)) as process:
-            first, second = process.step(), process.step()
+            first, second = run_steps(process.step()), run_steps(process.step())
         assert (first.value, first.last, second.value, second.last) == ("first", False, "second", 1)
         assert first.content + second.content == data
 
-    def test_one_that_finished_takes_the_next_recording(self, monkeypatch):
+    def test_one_that_finished_takes_the_next_recording(self):
         pids = [run_confined(FUNCTIONS + "own_pid", b"") for _ in range(5)]
         assert len({*pids}) == 1
         assert pids[0] not in templates()
         with pytest.raises(InvalidAudio):
             check_container(b"no audio")
         again = run_confined(FUNCTIONS + "own_pid", b"")
-        psutil.wait_procs([psutil.Process(pids[0])] if psutil.pid_exists(pids[0]) else [], 60)
         assert again != pids[0]
-        assert not psutil.pid_exists(pids[0])
+        wait_for_end(pids[0])
 
-    def test_so_many_recordings_and_no_more(self):
+    def test_a_fork_serves_a_hundred_recordings(self):
         pids = [run_confined(FUNCTIONS + "own_pid", b"") for _ in range(250)]
         assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [100, 100, 50]
 
@@ -165,14 +224,77 @@ class TestProcesses:
         (after,) = templates()
         assert after != before
 
-    @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+    @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
     def test_a_crash_is_that_recordings_alone(self, number, source):
         with closing(Confined(FUNCTIONS + "halves", b"abcd")) as other:
-            other.step()
+            run_steps(other.step())
             with pytest.raises(InvalidAudio, match="crashes"):
                 run_confined(FUNCTIONS + "kill", b"", number)
-            assert other.step().content == b"cd"
+            assert run_steps(other.step()).content == b"cd"
         assert decode_audio(source, 16_000, LIMITS).duration == 2.0
+
+    @pytest.mark.parametrize("ended", [signal.SIGKILL, signal.SIGTERM])
+    def test_one_that_the_machine_ended_is_replaced_once(self, ended):
+        """The caller gets each step once, whichever process computes it."""
+        with closing(Confined(FUNCTIONS + "pids", b"")) as process:
+            steps = [run_steps(process.step()).value]
+            psutil.Process(steps[0][1]).send_signal(ended)
+            steps += [run_steps(process.step()).value for _ in range(2)]
+            assert [number for number, _ in steps] == [0, 1, 2]
+            assert steps[0][1] != steps[1][1] == steps[2][1]
+            psutil.Process(steps[2][1]).send_signal(ended)
+            with pytest.raises(Unavailable):
+                run_steps(process.step())
+
+    def test_one_that_stands_still_is_replaced_and_holds_no_thread(self, impatient):
+        with closing(Confined(FUNCTIONS + "pids", b"")) as process:
+            pid = run_steps(process.step()).value[1]
+            os.kill(pid, signal.SIGSTOP)
+            impatient()
+            step = process.step()
+            step.send(None)  # it gives way
+            assert run_steps(step).value[0] == 1
+        wait_for_end(pid)
+
+    def test_a_template_that_stands_still_is_replaced(self, impatient):
+        with closing(Confined(FUNCTIONS + "halves", b"abcd")) as other:
+            run_steps(other.step())
+            (before,) = templates()
+            os.kill(before, signal.SIGSTOP)
+            impatient()
+            assert run_confined(FUNCTIONS + "checksum", b"\1") == 1
+            assert run_steps(other.step()).content == b"cd"
+        assert before not in templates()
+
+    def test_without_free_processes_it_is_unavailable(self, preloaded):
+        """The template survives, and with it the forks that it has."""
+        preloaded("""
+fork, calls = os.fork, []
+def limited():
+    calls.append(None)
+    if len(calls) in (2, 3):
+        raise BlockingIOError
+    return fork()
+os.fork = limited
+""")
+        with closing(Confined(FUNCTIONS + "halves", b"abcd")) as other:
+            run_steps(other.step())
+            before = templates()
+            with pytest.raises(Unavailable) as raised:
+                run_confined(FUNCTIONS + "own_pid", b"")
+            assert raised.value.status == 503
+            assert run_confined(FUNCTIONS + "checksum", b"\1") == 1
+            assert run_steps(other.step()).content == b"cd"
+        assert templates() == before
+
+    def test_one_that_computes_gives_way_and_ends_with_its_request(self):
+        with closing(Confined(FUNCTIONS + "own_pid_and_compute", b"", 60.0)) as process:
+            pid = run_steps(process.step()).value
+            step = process.step()
+            for _ in range(2):
+                step.send(None)
+            step.close()
+        wait_for_end(pid)
 
     def test_a_fault_of_ours_is_not_the_recordings(self, capfd):
         with pytest.raises(RuntimeError, match=r"KeyError, fail:\d+") as raised:
@@ -192,16 +314,16 @@ class TestProcesses:
         (template,) = map(psutil.Process, templates())
         before = psutil.Process().num_fds(), template.num_fds()
         for name, argument in (("kill", [9]), ("compute", [60.0]), ("fail", [])):
-            with pytest.raises((InvalidAudio, RuntimeError)):
+            with pytest.raises((InvalidAudio, Unavailable, RuntimeError)):
                 run_confined(FUNCTIONS + name, b"", *argument)
         with closing(Confined(FUNCTIONS + "halves", bytes(10**6))) as left:
-            left.step()
+            run_steps(left.step())
         psutil.wait_procs(template.children(), 60)
         run_confined(FUNCTIONS + "own_pid", b"")
         deadline = time.monotonic() + 60
         while template.num_fds() > before[1] and time.monotonic() < deadline:
             time.sleep(0.01)  # the template has just forked
-        assert psutil.Process().num_fds() == before[0]
+        assert psutil.Process().num_fds() <= before[0]
         assert template.num_fds() <= before[1]
         assert len(template.children()) == 1
 
@@ -219,20 +341,17 @@ class TestProcesses:
         script = (
             "import sys, whosaid.audio.libav; print(*{each.split('.')[0] for each in sys.modules})"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, cwd=REPOSITORY
-        )
-        assert not {"torch", "scipy", "pydantic", "transformers"} & {*done.stdout.split()}
+        modules = run_python("-c", script).stdout.split()
+        assert not {"torch", "scipy", "pydantic", "transformers"} & {*modules}
 
 
 DRIVER = """
-import os, sys
-sys.path.append("tests")
+import os
 import psutil
 from whosaid.audio import sandbox
 from whosaid.audio.sandbox import Confined, run_confined
-sandbox.PRELOADED += ("untrusted",)
-from untrusted import FUNCTIONS
+sandbox.PRELOADED += ("tests.helpers.untrusted",)
+from tests.helpers.untrusted import FUNCTIONS
 sandbox.start()
 run_confined(FUNCTIONS + "own_pid", b"")
 def template():
@@ -276,7 +395,7 @@ print(own, template(), flush=True)
             (own, forked), (still, again) = (map(int, line.split()) for line in parent.stdout)
         assert own == still == again != forked
 
-    def test_another_working_folder_and_ctrl_c_are_nothing_to_it(self, tmp_path):
+    def test_a_changed_folder_and_ctrl_c_do_not_stop_it(self, tmp_path):
         script = f"""
 own = template()
 os.chdir({str(tmp_path)!r})
@@ -286,14 +405,11 @@ os.killpg(0, signal.SIGINT)
 run_confined(FUNCTIONS + "own_pid", b"")
 print(own == template())
 """
-        command = [sys.executable, "-c", DRIVER.format(script)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, cwd=REPOSITORY, start_new_session=True
-        )
+        done = run_python("-c", DRIVER.format(script), start_new_session=True)
         assert done.stdout == "True\n", done.stderr
 
-    def test_a_handler_loaded_by_its_path_needs_no_folder_on_the_path(self, tmp_path):
-        """Like the servers: from another folder, with Python's safe path."""
+    def test_a_handler_loaded_by_path_needs_no_import_path(self, tmp_path):
+        """Servers import it so: from another folder, with Python's safe path."""
         script = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
@@ -302,6 +418,5 @@ sys.path.remove({str(REPOSITORY)!r})
 data = open({str(REPOSITORY / "demo" / "conversation.ogg")!r}, "rb").read()
 print(round(decode.decode_audio(data, 16_000, decode.AudioLimits(7_200, 2**28)).duration))
 """
-        command = [sys.executable, "-P", "-c", script]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        done = run_python("-P", "-c", script, cwd=tmp_path)
         assert done.stdout == "120\n", done.stderr

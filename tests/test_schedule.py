@@ -1,7 +1,5 @@
 """Windows that are ready, and windows that follow from decoded ones."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.tiny_whispers import hears_sound
 from whosaid.asr.frontend.schedule import MOST_RETRIES, WORD_EDGE, Schedule
-from whosaid.asr.frontend.windows import MARGIN, Span, Window
+from whosaid.asr.frontend.windows import MARGIN, SampleSpan, Window
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 
@@ -29,9 +27,8 @@ def schedule_of(samples: np.ndarray, seconds: int) -> Schedule:
 
 
 def run(schedule: Schedule, batch_size: int, unfinished=lambda window: None) -> list[list[Window]]:
-    """The batches of a whole schedule; `unfinished` gives the sample at which a window's last
-    segment is open, or None.
-    """
+    """Return the batches of a whole schedule; `unfinished` gives the sample at which a window's
+    last segment is open, or None."""
     batches = []
     while batch := schedule.pop_ready(batch_size):
         batches.append(batch)
@@ -90,7 +87,7 @@ def test_no_window_extends_over_a_cut(spans, data):
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.floats(0.2, 4), st.floats(0.4, 1)), min_size=1, max_size=12))
 @example([(1.0, 1.0), (3.0, 1.0), (1.25, 1.0), (0.25, 1.0), (0.25, 1.0)])
-def test_pieces_are_cut_in_pauses_and_hold_enough_speech(spans):
+def test_pieces_end_in_pauses_and_hold_enough_speech(spans):
     samples = np.concatenate([np.append(sound(each), silence(gap)) for each, gap in spans])
     schedule = schedule_of(samples, 30)
     for window in schedule.planned():
@@ -115,7 +112,7 @@ def test_no_piece_is_long_or_without_speech(spans):
         assert schedule.speech_seconds(piece) > 0.5
 
 
-def test_a_tail_before_a_pause_is_decoded_alone_if_it_is_speech():
+def test_an_unfinished_tail_before_a_pause_is_decoded_alone():
     samples = np.concatenate([sound(8), silence(1), sound(8)])
     schedule = schedule_of(samples, 10)
     first = schedule.pop_ready(1)[0]
@@ -132,7 +129,7 @@ def test_a_tail_without_speech_is_not_decoded_again():
     assert latest - 512 - SAMPLES_PER_TOKEN < schedule.pop_ready(1)[0].start <= latest
 
 
-def test_a_window_that_hardly_advances_is_not_decoded_for_ever():
+def test_a_window_that_hardly_advances_is_retried_few_times():
     batches = run(schedule_of(sound(30), 10), 1, unfinished=lambda window: window.start)
     assert len(batches) <= 5
 
@@ -141,7 +138,7 @@ def test_windows_hold_speech_and_its_margins_only():
     noise = sound(100, 0.01)
     assert run(Schedule(noise, [], 30 * SAMPLE_RATE), 4) == []
     assert Schedule(noise, [], 30 * SAMPLE_RATE).ready() == ()
-    speech = Span(50 * SAMPLE_RATE, 53 * SAMPLE_RATE)
+    speech = SampleSpan(50 * SAMPLE_RATE, 53 * SAMPLE_RATE)
     (window,) = Schedule(noise, [speech], 30 * SAMPLE_RATE).pop_ready(4)
     assert (window.start, window.stop) == (speech.start - MARGIN, speech.stop + MARGIN)
 
@@ -151,14 +148,15 @@ def test_windows_hold_speech_and_its_margins_only():
     st.lists(st.tuples(st.floats(0.3, 9), st.sampled_from(["speech", "loud", "quiet"])), max_size=9)
 )
 @example([(1.25, "speech"), (3.609375, "loud"), (1.0, "speech")])
-def test_what_is_loud_for_long_is_decoded_in_case_somebody_speaks(parts):
-    """Each sample at most once, and never as if it were speech; loudness is of whole frames."""
+def test_long_loud_sound_is_decoded_as_possible_speech(parts):
+    """Each sample is decoded at most once, and never as if it were speech; loudness is of whole
+    frames."""
     levels = {"speech": 0.1, "loud": 0.1, "quiet": 0.001}
     samples, speech, position = [], [], 0
     for seconds, kind in parts:
         samples.append(sound(seconds, levels[kind]))
         if kind == "speech":
-            speech.append(Span(position, position + len(samples[-1])))
+            speech.append(SampleSpan(position, position + len(samples[-1])))
         position += len(samples[-1])
     samples = np.concatenate([*samples, silence(0.1)])
     schedule = Schedule(samples, speech, 8 * SAMPLE_RATE)
@@ -190,31 +188,21 @@ def test_what_is_loud_for_long_is_decoded_in_case_somebody_speaks(parts):
         position += count
 
 
-def test_speech_after_a_long_pause_is_decoded_again_if_decoding_ended_at_the_pause():
-    schedule = Schedule(
-        sound(30, 0.01),
-        [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)],
-        480_000,
-    )
+def test_speech_behind_a_long_pause_is_decoded_once():
+    speech = [SampleSpan(0, 5 * SAMPLE_RATE), SampleSpan(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)]
+    schedule = Schedule(sound(30, 0.01), speech, 480_000)
     first = schedule.pop_ready(1)[0]
     assert schedule.complete(first, 4 * SAMPLE_RATE) == 20 * SAMPLE_RATE - MARGIN
     second = schedule.pop_ready(1)[0]
     assert (second.start, second.stop) == (20 * SAMPLE_RATE - MARGIN, first.stop)
     assert schedule.complete(second, 24 * SAMPLE_RATE) == second.stop
     assert schedule.pop_ready(1) == []
-
-
-def test_speech_after_a_long_pause_is_not_decoded_twice():
-    schedule = Schedule(
-        sound(30, 0.01),
-        [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)],
-        480_000,
-    )
+    schedule = Schedule(sound(30, 0.01), speech, 480_000)
     schedule.complete(schedule.pop_ready(1)[0], 24 * SAMPLE_RATE)
     assert schedule.pop_ready(1) == []
 
 
-def test_unwritten_speech_becomes_a_window_of_its_own_before_all_others():
+def test_unwritten_speech_becomes_the_next_window():
     schedule = schedule_of(np.concatenate([sound(30), silence(1), sound(8)]), 30)
     (first,) = schedule.pop_ready(1)
     schedule.complete(first)
@@ -226,7 +214,7 @@ def test_unwritten_speech_becomes_a_window_of_its_own_before_all_others():
     assert schedule.final_until == again.start / SAMPLE_RATE
 
 
-def test_unwritten_speech_is_cut_in_two_where_it_is_most_of_its_window():
+def test_unwritten_speech_of_most_of_a_window_is_halved():
     schedule = schedule_of(sound(30), 30)
     (first,) = schedule.pop_ready(1)
     schedule.complete(first)
@@ -236,9 +224,9 @@ def test_unwritten_speech_is_cut_in_two_where_it_is_most_of_its_window():
     assert min(each.seconds for each in halves) >= 10
 
 
-def test_a_window_of_unwritten_speech_begins_where_speech_does():
-    """A short one, too, which begins within the pause before it."""
-    speech = [Span(0, 5 * SAMPLE_RATE), Span(15 * SAMPLE_RATE, 17 * SAMPLE_RATE)]
+def test_a_window_of_unwritten_speech_begins_with_speech():
+    """A short one begins within the pause before it."""
+    speech = [SampleSpan(0, 5 * SAMPLE_RATE), SampleSpan(15 * SAMPLE_RATE, 17 * SAMPLE_RATE)]
     schedule = Schedule(sound(30, 0.01), speech, 30 * SAMPLE_RATE)
     (first,) = schedule.pop_ready(1)
     schedule.complete(first)
@@ -248,8 +236,8 @@ def test_a_window_of_unwritten_speech_begins_where_speech_does():
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(2, 60), st.floats(0, 0.9), st.booleans())
-def test_unwritten_speech_is_decoded_again_a_bounded_number_of_times(seconds, part, unfinished):
-    """For any written share of each window, and any number of open segments."""
+def test_retries_of_unwritten_speech_are_bounded(seconds, part, unfinished):
+    """Any share of each window is written, with any number of open segments."""
     schedule = schedule_of(sound(seconds), 30)
     decoded = 0
     while windows := schedule.pop_ready(1):
@@ -266,12 +254,12 @@ def test_unwritten_speech_is_decoded_again_a_bounded_number_of_times(seconds, pa
     assert unfinished or decoded <= (1 + MOST_RETRIES) * seconds * SAMPLE_RATE
 
 
-def test_long_pauses_are_replaced_by_silence_and_everything_else_is_unchanged():
+def test_only_long_pauses_are_replaced_by_silence():
     samples = sound(30)
     speech = [
-        Span(0, 5 * SAMPLE_RATE),
-        Span(6 * SAMPLE_RATE, 8 * SAMPLE_RATE),
-        Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE),
+        SampleSpan(0, 5 * SAMPLE_RATE),
+        SampleSpan(6 * SAMPLE_RATE, 8 * SAMPLE_RATE),
+        SampleSpan(20 * SAMPLE_RATE, 25 * SAMPLE_RATE),
     ]
     schedule = Schedule(samples, speech, 30 * SAMPLE_RATE)
     (window,) = schedule.pop_ready(1)
@@ -290,8 +278,7 @@ def test_long_pauses_are_replaced_by_silence_and_everything_else_is_unchanged():
     st.randoms(use_true_random=False),
 )
 def test_batch_size_and_order_change_no_window(lengths, batch_size, random):
-    """Whether a window is unfinished depends only on the window, so the following windows must
-    too."""
+    """A window is unfinished by its own content alone, so the following windows must be too."""
     samples = np.concatenate([part for length in lengths for part in (sound(length), silence(0.5))])
     tail = {}
 
@@ -315,15 +302,17 @@ def test_progress_never_exceeds_its_total():
     assert schedule.done == schedule.total
 
 
-def test_after_a_loop_the_rest_is_decoded_again_from_where_it_began():
-    schedule = schedule_of(sound(30), 30)
+def test_a_window_is_decoded_again_from_a_quiet_point_after_its_loop():
+    """Sound is softer for 0.4 s, a little after the loop."""
+    schedule = schedule_of(np.concatenate([sound(20.1), sound(0.4, 0.05), sound(9.5)]), 30)
     (window,) = schedule.pop_ready(1)
-    assert schedule.complete(window, 20 * SAMPLE_RATE, looped=True) == 20 * SAMPLE_RATE
+    start = schedule.complete(window, 20 * SAMPLE_RATE, looped=True)
+    assert start / SAMPLE_RATE == pytest.approx(20.3, abs=0.1)
     (again,) = schedule.pop_ready(1)
-    assert (again.start, again.stop) == (20 * SAMPLE_RATE, window.stop)
+    assert (again.start, again.stop) == (start, window.stop)
 
 
-def test_loops_that_begin_at_once_double_the_number_of_windows_at_most():
+def test_loops_at_most_double_the_decoded_audio():
     schedule = schedule_of(sound(30), 30)
     decoded = []
     while windows := schedule.pop_ready(1):

@@ -1,8 +1,6 @@
 """The scheduler's choices, on plain values: fewest rows first, every session in the end, no
 session above its batch size, and recovery of a failed batch."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
@@ -11,7 +9,8 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_batches import (
+
+from tests.helpers.plain_batches import (
     ENCODE_SECONDS,
     STEP_SECONDS,
     Clock,
@@ -21,9 +20,9 @@ from plain_batches import (
     request_of,
     session_of,
 )
-
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Sequence, Session
+from whosaid.asr.engine.request import DecodeOptions, Share
+from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.engine.scheduler import (
     GATHERING_STEPS,
     HOLD_SECONDS,
@@ -35,7 +34,9 @@ from whosaid.asr.engine.scheduler import (
     Plan,
     Scheduler,
 )
-from whosaid.runtime.turns import WORK_WEIGHTS, Work
+from whosaid.asr.engine.sequence import DecodeSequence, Lane
+from whosaid.asr.engine.session import Session
+from whosaid.scheduling.fair_shares import WORK_WEIGHTS, WorkClass
 
 GOOD = DecodeResult((1,), 0.0, (), 0.0)
 REJECTED = DecodeResult((1,), 0.0, (), 0.0, text_logprob=-9.0)
@@ -56,13 +57,13 @@ class Drive:
         if name not in self.sessions:
             self.sessions[name] = Session(None, DecodeOptions(**options))
         session = self.sessions[name]
-        lanes = self.scheduler.long_lanes
-        added = [Sequence(session, request_of(long=long), lanes) for _ in range(count)]
+        lanes = self.scheduler.own_lanes
+        added = [DecodeSequence(session, request_of(long=long), lanes) for _ in range(count)]
         self.scheduler.add(added)
         return added
 
     def plan(self, rows=128, lane=PLAIN):
-        """The next entry into a lane that has so many rows; None if there is none."""
+        """Return the next entry into a lane that has so many rows; None if there is none."""
         scheduler = self.scheduler
         queue = scheduler._queue(lane)
         queue.most, queue.full = rows, False
@@ -73,7 +74,7 @@ class Drive:
             return scheduler.next()
 
     def enter(self, rows=128, lane=PLAIN, took=0.0):
-        """Let in whoever is next, all of them. Returns their sequences."""
+        """Let in every next sequence; return them."""
         entered = []
         while plan := self.plan(rows, lane):
             self.clock.now += took
@@ -82,15 +83,15 @@ class Drive:
         return entered
 
     def finish(self, *sequences, result=GOOD, lane=None):
-        """A step of their batch in which some finish. Returns those that are done."""
+        """Take a step of their batch in which some finish; return those that are done."""
         lanes = {each.lane for each in sequences} if lane is None else {lane}
         (lane,) = lanes
-        plan = Plan(lane, Work.SHORT, [], 0, math.inf)
+        plan = Plan(lane, WorkClass.SHORT, [], 0, math.inf)
         finished = [(each, result) for each in sequences]
         return [each for each, _ in self.scheduler.stepped(plan, finished, 1.0)]
 
     def run(self, seconds, encode=1.0, step=1.0, steps=10):
-        """Do what is next for so long; texts take `steps`. Returns seconds by class and part."""
+        """Do the next work for so long; texts take `steps`. Return seconds by class and part."""
         spent, left = Counter(), Counter()
         until = self.clock.now + seconds
         while self.clock.now < until and (plan := self.scheduler.next()):
@@ -108,7 +109,6 @@ class Drive:
         return spent
 
     def queued(self, lane):
-        """The sequences that wait in a lane."""
         queue = self.scheduler._queue(lane)
         return [each for each in queue if each not in queue.running]
 
@@ -133,6 +133,16 @@ def test_free_rows_go_to_the_client_with_the_fewest():
     assert plan.rows == 7
 
 
+def test_rows_are_shared_by_client_and_weight():
+    """Two sessions of a share are one client; a share of weight 2 has twice the rows."""
+    drive = Drive()
+    heavy = Share("heavy", 2)
+    for name, share in {"a": heavy, "b": heavy, "c": Share("light", 1), "d": None}.items():
+        drive.add(name, 8, share=share)
+    got = Counter(drive.names(drive.enter(rows=12)))
+    assert got == {"a": 3, "b": 3, "c": 3, "d": 3}
+
+
 @given(
     st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(1, 9), st.integers(1, 6))),
     st.integers(1, MAX_ENCODER_BATCH),
@@ -150,7 +160,7 @@ def test_every_row_is_given_that_may_be(clients, rows):
             assert count <= got[other] + 1 or got[other] == possible[other], name
 
 
-def test_a_client_that_comes_back_has_no_old_turn():
+def test_a_returning_client_has_no_old_turn():
     drive = Drive()
     drive.finish(*drive.add("a") and drive.enter())
     drive.add("b")
@@ -169,7 +179,7 @@ def test_a_clients_own_windows_keep_their_order():
 # Long recordings
 
 
-def test_long_recordings_leave_a_quarter_of_the_rows_if_others_may_come():
+def test_long_recordings_leave_a_quarter_of_a_shared_engine():
     for shared, expected in ((False, [1, 2, 3, 4, 12]), (True, [1, 2, 3, 3, 9])):
         got = []
         for rows in (1, 2, 3, 4, 12):
@@ -180,7 +190,7 @@ def test_long_recordings_leave_a_quarter_of_the_rows_if_others_may_come():
         assert got == expected
 
 
-def test_if_rows_cost_long_recordings_have_lanes_of_their_own_in_a_shared_engine():
+def test_costly_rows_give_long_recordings_their_own_lane():
     for shared, rows_cost in itertools.product([False, True], repeat=2):
         drive = Drive(shared=shared, rows_cost=rows_cost)
         (long,), (short,) = drive.add("L", 1, long=True), drive.add("s")
@@ -201,8 +211,8 @@ def test_classes_share_the_time_by_their_weights(rows_cost):
         assert of_class == pytest.approx(520.0 * weight / total, rel=0.05)
 
 
-def test_one_long_recording_gets_on_beside_short_ones_without_end():
-    """Also on a GPU, where they share rows, and with any number of rows."""
+def test_endless_short_recordings_do_not_starve_a_long_one():
+    """Recordings share rows, as on a GPU; any number of rows is enough."""
     for rows in (1, 2, 8):
         drive = Drive(shared=True, max_rows=rows)
         (long,) = drive.add("L", 1, long=True)
@@ -214,21 +224,21 @@ def test_one_long_recording_gets_on_beside_short_ones_without_end():
 # Entering beside others
 
 
-def test_rows_step_beside_newcomers_without_end_and_newcomers_enter_beside_rows():
+def test_rows_and_newcomers_do_not_starve_each_other():
     drive = Drive(shared=True)
     for name in "abcdefgh":
         drive.add(name, 99)
     spent = drive.run(100.0, encode=0.5, step=0.1, steps=9999)
-    assert spent[Work.SHORT, Part.ENTER] > 0
+    assert spent[WorkClass.SHORT, Part.ENTER] > 0
     drive = Drive(shared=True)
     drive.add("a", 999, batch_size=999)
     drive.add("b", 999, batch_size=999)
     spent = drive.run(100.0, encode=0.5, step=0.1, steps=40)
     share = PART_WEIGHTS[Part.STEP] / (PART_WEIGHTS[Part.STEP] + PART_WEIGHTS[Part.ENTER])
-    assert spent[Work.SHORT, Part.STEP] == pytest.approx(100.0 * share, rel=0.1)
+    assert spent[WorkClass.SHORT, Part.STEP] == pytest.approx(100.0 * share, rel=0.1)
 
 
-def test_a_session_alone_fills_its_rows_before_they_step():
+def test_a_lone_session_fills_its_rows_before_they_step():
     drive = Drive(shared=True)
     drive.add("a", 24)
     parts = []
@@ -262,7 +272,7 @@ def test_windows_with_drafts_are_encoded_apart():
 # Rejected texts
 
 
-def test_a_rejected_text_is_queued_for_its_retry_before_all_others():
+def test_a_rejected_text_is_queued_first_for_its_retry():
     drive = Drive()
     drive.add("b", num_beams=BEAMS)
     one, other = drive.add("a", 2, fallback=Fallback())
@@ -277,7 +287,7 @@ def test_a_rejected_text_is_queued_for_its_retry_before_all_others():
 
 
 def gathered():
-    """A client with a rejected text, and a row that may yet be rejected."""
+    """Make a client with a rejected text, and a row that may yet be rejected."""
     drive = Drive()
     one, other = drive.add("a", 2, fallback=Fallback())
     drive.enter()
@@ -285,14 +295,14 @@ def gathered():
     return drive, one, other
 
 
-def test_rejected_texts_of_a_client_are_decoded_again_together():
+def test_rejected_texts_of_a_client_are_retried_together():
     drive, one, other = gathered()
     assert drive.enter(lane=IN_BEAMS) == []
     drive.finish(other, result=REJECTED)
     assert drive.enter(lane=IN_BEAMS) == [other, one]
 
 
-def test_a_rejected_text_waits_so_many_steps_of_plain_rows_at_most():
+def test_a_rejected_text_waits_for_bounded_steps():
     drive, one, _ = gathered()
     for _ in range(GATHERING_STEPS):
         assert drive.plan(lane=IN_BEAMS) is None
@@ -310,7 +320,7 @@ def test_a_rejected_text_waits_for_nobody_elses():
     assert drive.enter(lane=IN_BEAMS) == [one]
 
 
-def test_a_text_that_is_rejected_later_joins_those_that_run_again():
+def test_a_later_rejected_text_joins_running_retries():
     drive, one, other = gathered()
     (third,) = drive.add("a")
     drive.enter()
@@ -338,7 +348,7 @@ def test_requeued_sequences_begin_again_in_their_order():
     assert drive.plan().entering == added
 
 
-def test_isolated_sequences_run_session_by_session_before_all_others():
+def test_isolated_sequences_run_first_session_by_session():
     drive = Drive()
     scheduler = drive.scheduler
     suspects = [*drive.add("a", 2), *drive.add("b", 1)]
@@ -356,7 +366,7 @@ def test_isolated_sequences_run_session_by_session_before_all_others():
     assert drive.names(drive.enter()) == "ca"
 
 
-def test_an_isolated_window_does_not_wait_for_the_same_clients_retry_before_it():
+def test_an_isolated_window_passes_its_clients_retry():
     drive = Drive()
     _, isolated = drive.add("a", 2)
     drive.add("b")
@@ -367,7 +377,7 @@ def test_an_isolated_window_does_not_wait_for_the_same_clients_retry_before_it()
     assert drive.queued(PLAIN) == []
 
 
-def test_a_client_that_leaves_or_is_retried_elsewhere_holds_up_nobody_apart():
+def test_a_cancelled_or_retried_suspect_blocks_no_isolated_one():
     drive = Drive()
     suspects = drive.add("a", 2)
     (b,) = drive.add("b", fallback=Fallback())
@@ -380,7 +390,7 @@ def test_a_client_that_leaves_or_is_retried_elsewhere_holds_up_nobody_apart():
     assert drive.names(drive.enter()) == "c"
 
 
-def test_a_starved_batch_waits_until_others_end_and_then_runs_alone():
+def test_a_starved_batch_runs_alone_after_the_others():
     drive = Drive()
     scheduler = drive.scheduler
     (plain,) = drive.add("a")
@@ -402,7 +412,7 @@ def test_a_starved_batch_waits_until_others_end_and_then_runs_alone():
     assert drive.names(drive.enter(lane=IN_BEAMS)) == "b"
 
 
-def test_rows_step_before_more_enters_for_clients_that_come_and_go():
+def test_rows_step_between_clients_that_come_and_go():
     device = Device()
     engine = engine_of(device, Limits(shared=True))
     stays = session_of(engine, [request_of(Script((60, 1)))])
@@ -418,7 +428,7 @@ def test_rows_step_before_more_enters_for_clients_that_come_and_go():
     assert min(steps_between) > least - 1
 
 
-def test_without_rows_that_could_step_a_newcomer_enters_though_others_have_left():
+def test_a_newcomer_enters_an_engine_without_rows():
     device = Device()
     engine = engine_of(device, Limits(shared=True))
     for _ in range(3):

@@ -6,15 +6,14 @@ Some are live: beside these all others have a part of the time. Beside short rec
 have a part of it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from plain_batches import (
+
+from tests.helpers.plain_batches import (
     ENCODE_SECONDS,
     STEP_SECONDS,
     Device,
@@ -22,19 +21,20 @@ from plain_batches import (
     engine_of,
     request_of,
 )
-
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions, Sequence, Session
+from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.engine.scheduler import GATHERING_STEPS, HOLD_SECONDS, Limits, Scheduler
+from whosaid.asr.engine.sequence import DecodeSequence
+from whosaid.asr.engine.session import Session
 from whosaid.errors import OutOfMemory
-from whosaid.runtime.turns import WORK_WEIGHTS, Work
+from whosaid.scheduling.fair_shares import WORK_WEIGHTS, WorkClass
 
 MOST_STEPS = 6
 MOST_OVERTAKING = 3  # later ones that may go before one, for their windows are encoded together
 # Rows of one class that later clients may have before one of another class.
 MOST_BESIDE_CLASSES = 8
-BESIDE_LIVE = 1 - WORK_WEIGHTS[Work.LIVE] / sum(WORK_WEIGHTS.values())
-LONG_BESIDE_SHORT = 1 / (1 + WORK_WEIGHTS[Work.SHORT])
+BESIDE_LIVE = 1 - WORK_WEIGHTS[WorkClass.LIVE] / sum(WORK_WEIGHTS.values())
+LONG_BESIDE_SHORT = 1 / (1 + WORK_WEIGHTS[WorkClass.SHORT])
 OPTIONS = st.builds(
     DecodeOptions,
     assisted=st.booleans(),
@@ -50,11 +50,11 @@ WHERE = st.sampled_from(["entry", "step", "read", "eviction"])
 
 
 class WatchedScheduler(Scheduler):
-    """Keeps account, in `overtaken`, of whom others of their lane went before."""
+    """Counts, in `overtaken`, the later ones of a lane that went before each."""
 
     def __init__(self, limits, rows_cost):
         super().__init__(limits, rows_cost)
-        self.present: dict[Sequence, None] = {}  # those that wait or run
+        self.present: dict[DecodeSequence, None] = {}  # those that wait or run
         self.given = 0  # rows so far
         self.came = {}  # by session: the rows given when it came, or was given one last
         # By session that has no row, and whether of its class: rows given to later ones.
@@ -92,7 +92,7 @@ class WatchedScheduler(Scheduler):
         running = {each.session for each in self.present if each in self._rows()}
         waiting = {
             session: work
-            for work in Work
+            for work in WorkClass
             for session, sequences in queue.allowed(work)
             if not self._gathers(queue, session, sequences)
         }
@@ -128,7 +128,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.of_long = 0.0  # those of them that long ones took
 
     @initialize(
-        limits=st.builds(Limits, max_rows=st.sampled_from([1, 2, 4, 32]), shared=st.booleans()),
+        limits=st.builds(
+            Limits, max_rows=st.sampled_from([1, 2, 4, 32, None]), shared=st.booleans()
+        ),
         rows_cost=st.booleans(),
         tells=st.booleans(),
         scratch=st.sampled_from([0, 0, 1]),
@@ -176,7 +178,7 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.step_once()
 
-    @rule(callers=st.sets(st.sampled_from([*Work])), count=st.integers(1, 20))
+    @rule(callers=st.sets(st.sampled_from([*WorkClass])), count=st.integers(1, 20))
     def step_beside_callers(self, callers, count):
         """The caller takes small steps in its turns."""
         self.forget_seconds()
@@ -195,8 +197,8 @@ class EngineMachine(RuleBasedStateMachine):
         """A step of a busy engine lets a window in, decodes, fails or finds no room."""
         busy, given = self.scheduler.busy, self.scheduler.given
         failures, done = self.device.failures, len(self.device.works)
-        live_ones = self.scheduler.may_run(Work.LIVE)
-        short_ones = self.scheduler.may_run(Work.SHORT) and not live_ones
+        live_ones = self.scheduler.may_run(WorkClass.LIVE)
+        short_ones = self.scheduler.may_run(WorkClass.SHORT) and not live_ones
         rows = self.engine.step()
         failed = self.device.failures > failures
         no_room = any(each.full for each in self.scheduler._queues.values())
@@ -204,11 +206,11 @@ class EngineMachine(RuleBasedStateMachine):
         assert moved or not busy or self.engine.lost is not None
         works = self.device.works[done:]
         lost = self.engine.lost is not None
-        if failed or lost or not (live_ones and self.scheduler.may_run(Work.LIVE)):
+        if failed or lost or not (live_ones and self.scheduler.may_run(WorkClass.LIVE)):
             self.beside_live = self.of_others = 0.0
         else:
             self.others_wait_for_live_ones(works)
-        if failed or lost or not (short_ones and self.scheduler.may_run(Work.SHORT)):
+        if failed or lost or not (short_ones and self.scheduler.may_run(WorkClass.SHORT)):
             self.beside_short = self.of_long = 0.0
         else:
             self.long_ones_leave_time_to_short_ones(works)
@@ -276,7 +278,7 @@ class EngineMachine(RuleBasedStateMachine):
         for lane, rows in running.items():
             batch = self.engine.batches[lane]
             assert Counter(batch.rows) == Counter(rows)
-            assert len(rows) <= min(self.limits.max_rows, max(batch.memory.capacity, 0))
+            assert len(rows) <= min(self.limits.max_rows or 128, max(batch.memory.capacity, 0))
             assert not queues[lane].entering
         present = [each for some in (running, waiting) for part in some.values() for each in part]
         assert len(present) == len(set(present))
@@ -285,7 +287,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.scheduler.running == sum(map(len, running.values()))
         assert set(self.scheduler.sessions) == {each.session for each in present}
         rows = Counter(each.session for part in running.values() for each in part)
-        assert all(count <= session.options.batch_size for session, count in rows.items())
+        assert all(count <= session.most_rows for session, count in rows.items())
 
     @invariant()
     def everybody_is_answered_once(self):

@@ -1,8 +1,4 @@
-"""The scripts as somebody runs them who has just cloned the repository: nothing is installed, and
-what would install something fails.
-"""
-
-from __future__ import annotations
+"""The scripts in a fresh clone: nothing is installed, and installers fail."""
 
 import os
 import shutil
@@ -61,7 +57,7 @@ def test_help_of_every_script_installs_nothing(clone, script):
     assert not (clone / ".venv").exists()
 
 
-def test_what_is_wrong_is_one_line_before_anything_is_installed(clone):
+def test_a_wrong_option_is_one_line_before_installation(clone):
     done = run(clone, "serve", "--prot")
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
@@ -75,7 +71,7 @@ def test_the_check_takes_no_arguments(clone):
     assert (done.returncode, "takes no arguments" in done.stderr) == (2, True)
 
 
-def test_without_python_help_is_what_the_script_says_of_itself(clone, tmp_path):
+def test_help_works_without_python(clone, tmp_path):
     for name in ("bash", "env", "dirname", "sed"):
         (tmp_path / name).symlink_to(shutil.which(name))
     done = run(clone, "demo", "-h", path=str(tmp_path))
@@ -83,7 +79,7 @@ def test_without_python_help_is_what_the_script_says_of_itself(clone, tmp_path):
     assert done.stdout
 
 
-def test_a_program_in_the_users_folder_is_not_taken_for_the_commands(clone, tmp_path):
+def test_modules_in_the_working_folder_are_not_imported(clone, tmp_path):
     (tmp_path / "argparse.py").write_text("raise SystemExit('shadowed')")
     done = subprocess.run(
         [clone / "scripts" / "demo", "--help"],

@@ -1,7 +1,5 @@
 """Segments of token sequences, against transformers' own and by their properties."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
@@ -43,7 +41,7 @@ def test_times_beyond_the_window_are_its_end():
     st.lists(st.one_of(st.integers(0, 50), st.integers(BEGIN, BEGIN + 1500)), max_size=30),
     st.floats(0.1, 30),
 )
-def test_any_tokens_give_ordered_times_and_lose_no_text(tokens, seconds):
+def test_tokens_give_ordered_times_and_lose_no_text(tokens, seconds):
     closed, unfinished = read_segments(tokens, BEGIN, seconds)
     segments = closed + unfinished
     kept = [token for segment in segments for token in segment.tokens]
@@ -74,11 +72,9 @@ def published_rules(tokens: list[int], begin: int) -> tuple[list[dict], int]:
 @pytest.mark.parametrize(
     "tokens",
     [
-        [at(0), 5, at(1), at(1), 6, at(2)],
-        [at(0), 5, at(1), at(1.5), 6, at(2), at(2)],
+        *([at(0), 5, at(1), at(1), 6, at(2)], [at(0), 5, at(1), at(1.5), 6, at(2), at(2)]),
         [at(0), 5, at(1), at(1.5), 6, at(2), at(2.5), 7, 8],
-        [at(1), 5, 6],
-        [at(0), 5, at(7)],
+        *([at(1), 5, 6], [at(0), 5, at(7)]),
     ],
 )
 def test_segments_and_seek_are_those_of_transformers(tokens):

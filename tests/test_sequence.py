@@ -1,38 +1,27 @@
 """The attempts of one sequence."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import (
-    LONG_WINDOWS,
-    DecodeOptions,
-    DecodeResult,
-    Request,
-    Sequence,
-    Session,
-    work_class,
-)
-from whosaid.runtime.turns import Work
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.result import DecodeResult
+from whosaid.asr.engine.sequence import LONG_WINDOWS, DecodeSequence, work_class
+from whosaid.asr.engine.session import Session
+from whosaid.scheduling.fair_shares import WorkClass
 
 REJECTED = DecodeResult((), 0.0, (), 0.0)
 
 
 def sequence_of(request, **options):
-    return Sequence(Session(None, DecodeOptions(**options)), request)
+    return DecodeSequence(Session(None, DecodeOptions(**options)), request)
 
 
 @pytest.mark.parametrize(
     ("options", "once"),
-    [
-        ({"num_beams": 2}, True),
-        ({"temperature": 0.5}, True),
-        ({"fallback": Fallback()}, False),
-    ],
+    [({"num_beams": 2}, True), ({"temperature": 0.5}, True), ({"fallback": Fallback()}, False)],
 )
-def test_a_prefix_is_refused_where_not_every_attempt_would_begin_with_it(options, once):
+def test_a_prefix_is_refused_if_an_attempt_lacks_it(options, once):
     request = Request("key", np.zeros(1, np.float32), (1,), once=once, prefix=(5,))
     with pytest.raises(ValueError, match="a prefix is for"):
         sequence_of(request, **options)
@@ -57,7 +46,7 @@ def test_a_draft_is_for_the_first_greedy_attempt(options, retried, guess):
 
 @pytest.mark.parametrize("timestamps", [True, False])
 @pytest.mark.parametrize(("asked", "beams"), [(1, 3), (2, 3), (5, 5)])
-def test_a_retry_has_its_own_grammar_and_at_least_as_many_beams(timestamps, asked, beams):
+def test_a_retry_has_its_own_grammar_and_beams(timestamps, asked, beams):
     request = Request("key", np.zeros(1, np.float32), (7, 8, 9))
     fallback = Fallback(3, False)
     sequence = sequence_of(request, timestamps=timestamps, num_beams=asked, fallback=fallback)
@@ -78,7 +67,7 @@ def test_a_retry_has_its_own_grammar_and_at_least_as_many_beams(timestamps, aske
         ({"fallback": Fallback(), "num_beams": 5}, False, True),
     ],
 )
-def test_a_window_is_retried_once_where_that_would_be_something_else(options, once, may):
+def test_a_window_is_retried_once_if_the_retry_differs(options, once, may):
     request = Request("key", np.zeros(1, np.float32), (1,), once=once)
     sequence = sequence_of(request, **options)
     assert sequence.may_retry is may
@@ -89,12 +78,12 @@ def test_a_window_is_retried_once_where_that_would_be_something_else(options, on
 @pytest.mark.parametrize(
     ("left", "live", "work"),
     [
-        (0, False, Work.SHORT),
-        (LONG_WINDOWS, False, Work.SHORT),
-        (LONG_WINDOWS + 1, False, Work.LONG),
-        (LONG_WINDOWS + 1, True, Work.LIVE),
+        (0, False, WorkClass.SHORT),
+        (LONG_WINDOWS, False, WorkClass.SHORT),
+        (LONG_WINDOWS + 1, False, WorkClass.LONG),
+        (LONG_WINDOWS + 1, True, WorkClass.LIVE),
     ],
 )
-def test_a_recording_is_long_if_much_of_it_is_left_and_it_is_not_live(left, live, work):
+def test_a_recording_is_long_by_its_windows_left(left, live, work):
     request = Request("key", np.zeros(1, np.float32), (1,), windows_left=left)
     assert sequence_of(request, live=live).work is work is work_class(live, left)

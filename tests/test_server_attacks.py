@@ -1,17 +1,15 @@
-"""Attacks by raw sockets, on the server as it listens: what is no HTTP, or two things at once, is
-refused with a code and a closed connection, and no answer repeats what was sent or may be framed.
+"""Attacks by raw sockets, on the server as it listens: malformed and ambiguous HTTP is refused with
+a code and a closed connection, and no answer repeats the request or may be framed.
 
 docs/reliability.md lists the attacks.
 """
 
-from __future__ import annotations
-
 import socket
 
 import pytest
-from asgi import asynchronous, call, served
-from live_app import listening
 
+from tests.helpers.asgi import asynchronous, call, served
+from tests.helpers.live_app import listening
 from whosaid.server.lifecycle import DrainingServer
 
 CANARY = b"canary7f3a"
@@ -119,7 +117,7 @@ def answers(where, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", FRAMING)
-def test_what_is_two_things_at_once_is_400_and_the_last_on_its_connection(where, name):
+def test_ambiguous_framing_is_400_and_closes_the_connection(where, name):
     got = answers(where, FRAMING[name])
     head = got.partition(b"\r\n\r\n")[0].lower() + b"\r\n"
     assert got.startswith(b"HTTP/1.1 400 "), got[:200]
@@ -129,7 +127,7 @@ def test_what_is_two_things_at_once_is_400_and_the_last_on_its_connection(where,
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_odd_requests_are_refused_with_a_code_and_nothing_is_repeated(where, name):
+def test_odd_requests_are_refused_without_repeating_them(where, name):
     request, status = ODD[name]
     got = answers(where, request)
     head, _, body = got.partition(b"\r\n\r\n")

@@ -1,17 +1,13 @@
 """`GET /docs`: every route is on the page, and nothing that it shows comes from elsewhere."""
 
-from __future__ import annotations
-
-import asyncio
 import re
 from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
 
-from asgi import call
-from live_stand_ins import Drivers, live
-
 from config import InferenceConfig
+from tests.helpers.asgi import asynchronous, call
+from tests.helpers.live_stand_ins import Drivers, live
 from whosaid.server.docs_page import render
 
 
@@ -29,13 +25,11 @@ class Page(HTMLParser):
         self.links += [value for name, value in attrs if name in ("href", "src")]
 
 
-def test_docs_is_a_page_of_all_routes_that_loads_nothing_and_wants_no_key():
-    async def ask():
-        app = live(Drivers(), api_key="a key of this test")
-        get, head = await call(app, "GET", "/docs"), await call(app, "HEAD", "/docs")
-        return app.app.openapi(), get, head, await call(app, "GET", "/openapi.json")
-
-    described, page, head, description = asyncio.run(ask())
+@asynchronous
+async def test_docs_show_all_routes_without_key_or_scripts():
+    app = live(Drivers(), api_key="a key of this test")
+    described, page = app.app.openapi(), await call(app, "GET", "/docs")
+    head, description = await call(app, "HEAD", "/docs"), await call(app, "GET", "/openapi.json")
     assert (page.status, head.status, description.status) == (200, 200, 200)
     assert description.json == described
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -55,7 +49,7 @@ def test_docs_is_a_page_of_all_routes_that_loads_nothing_and_wants_no_key():
         assert f"parameters.{parameter} (optional)" in text
 
 
-def test_what_a_description_says_is_no_html():
+def test_descriptions_are_escaped():
     description = {
         "info": {"title": "<b>"},
         "paths": {

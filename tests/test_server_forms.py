@@ -1,15 +1,13 @@
-"""Forms of any size, by what the sender put into them: the SDK, curl and other clients."""
-
-from __future__ import annotations
+"""Forms of any size, from any sender: the SDK, curl and other clients."""
 
 import asyncio
 import tempfile
 
 import httpx2
 import pytest
-from refusals import refused
 from starlette.requests import Request
 
+from tests.helpers.refusals import refused
 from whosaid.errors import InvalidParameter
 from whosaid.server.openai_api import form
 from whosaid.server.openai_api.form import MAX_FIELDS, MAX_FILES
@@ -88,7 +86,7 @@ def test_too_much_is_refused(files, data):
         read(files, data)
 
 
-def test_a_charset_of_the_senders_choice_is_not_believed():
+def test_a_charset_from_the_client_is_ignored():
     """Python's punycode, for one, takes time by the square of the text."""
     text = "a\u00e9-" * 9
     assert read({"text": (None, text)}, charset="; charset=punycode") == [("text", text)]
@@ -99,15 +97,8 @@ def text(name, value):
 
 
 def test_names_count_without_their_brackets():
-    found = split(
-        [
-            SOUND,
-            text("include[]", "a"),
-            text("include[1]", "b"),
-            text("include", "c"),
-            text("chunking_strategy[type]", "server_vad"),
-        ]
-    )
+    texts = [text("include[]", "a"), text("include[1]", "b"), text("include", "c")]
+    found = split([SOUND, *texts, text("chunking_strategy[type]", "server_vad")])
     file, fields = found
     assert file == b"sound"
     assert fields == {"include": ("a", "b", "c"), "chunking_strategy[type]": ("server_vad",)}

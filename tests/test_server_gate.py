@@ -1,14 +1,13 @@
 """An early end of a request frees its rows, and its client gets an error if that is still
 possible."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+import re
 
 import pytest
-from asgi import HELLO, JSON, asynchronous, call, client, served
 
+from tests.helpers.asgi import HELLO, JSON, asynchronous, call, client, served
 from whosaid.server.gate import METHODS
 from whosaid.server.lifecycle import DrainingServer
 
@@ -27,7 +26,7 @@ def freed(endpoint, app) -> bool:
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
 @asynchronous
-async def test_a_client_that_leaves_frees_its_rows(stream, caplog):
+async def test_a_client_that_leaves_frees_its_rows(stream):
     endpoint, app = served()
     leaving = client(app, headers=JSON, parts=HELLO, query=stream)
     running = asyncio.ensure_future(leaving.run())
@@ -76,7 +75,7 @@ def last_event(reply) -> dict:
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
 @asynchronous
-async def test_an_exception_is_500_and_says_nothing_of_its_text(stream, caplog):
+async def test_an_exception_is_500_without_its_text(stream, caplog):
     endpoint, app = served()
     endpoint.error = KeyError(CANARY)
     endpoint.release.set()
@@ -89,7 +88,7 @@ async def test_an_exception_is_500_and_says_nothing_of_its_text(stream, caplog):
 
 
 @asynchronous
-async def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
+async def test_a_body_that_stalls_is_given_up(monkeypatch):
     monkeypatch.setattr("whosaid.server.gate.PATIENCE_S", 0.05)
 
     _, app = served()
@@ -104,7 +103,7 @@ async def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
     ("given", "taken"),
     [("abc-1.2:3_4", True), ("a" * 101, False), ("bad id", False), ("", False), ("-x", False)],
 )
-def test_a_request_id_is_taken_over_where_it_is_one(given, taken):
+def test_a_valid_request_id_is_adopted(given, taken):
     reply = asyncio.run(call(served()[1], "GET", "/health", headers={"x-request-id": given}))
     assert (reply.headers["x-request-id"] == given) is taken
     assert reply.headers["x-request-id"].isascii()
@@ -140,7 +139,7 @@ def test_unknown_paths_and_methods_have_our_shape(method, path, status, code):
     ],
 )
 @asynchronous
-async def test_a_refused_method_is_told_all_methods_of_the_path(path, methods):
+async def test_a_refused_method_lists_the_allowed_ones(path, methods):
     endpoint, app = served()
     endpoint.release.set()
     replies = {method: await call(app, method, path, headers=JSON) for method in METHODS}
@@ -157,25 +156,25 @@ async def test_a_last_slash_changes_nothing(path):
     endpoint, app = served()
     endpoint.release.set()
     method = "GET" if "health" in path else "POST"
-    result = await call(app, method, path, headers=JSON, parts=HELLO)
-    assert result.status == 200
+    assert (await call(app, method, path, headers=JSON, parts=HELLO)).status == 200
 
 
-def test_the_log_names_routes_and_nothing_of_the_client(caplog):
+@asynchronous
+async def test_the_log_names_routes_but_no_client_data(caplog):
     caplog.set_level("DEBUG", "server")
 
-    async def run():
-        endpoint, app = served()
-        endpoint.release.set()
-        secret = {"x-any": CANARY, "authorization": f"Bearer {CANARY}"}
-        body = json.dumps({"inputs": CANARY, "parameters": {CANARY: CANARY}}).encode()
-        query = f"token={CANARY}".encode()
-        await call(app, headers=JSON | secret, parts=[body], query=query)
-        await call(app, headers=JSON | secret, parts=[body[:-3]], query=query)
-        await call(app, path=f"/{CANARY}", headers=secret)
-        await call(app, CANARY, "/")
-
-    asyncio.run(run())
+    endpoint, app = served()
+    endpoint.release.set()
+    secret = {"x-any": CANARY, "authorization": f"Bearer {CANARY}"}
+    body = json.dumps({"inputs": CANARY, "parameters": {CANARY: CANARY}}).encode()
+    query = f"token={CANARY}".encode()
+    await call(app, headers=JSON | secret, parts=[body], query=query)
+    await call(app, headers=JSON | secret, parts=[body[:-3]], query=query)
+    await call(app, path=f"/{CANARY}", headers=secret)
+    await call(app, CANARY, "/")
     assert len(caplog.records) == 4
     assert CANARY not in caplog.text
-    assert caplog.messages[0].startswith("POST / 200 OK in 0.")
+    first, _, other, without = caplog.messages
+    assert re.fullmatch(r"POST / 200 OK in \d+\.\d\d s, by [0-9a-f]{8}, id \w+", first)
+    assert re.findall(r"by \w+,", other) == re.findall(r"by \w+,", first)
+    assert ", by anonymous, id " in without

@@ -1,12 +1,10 @@
 """A server whose models are not in memory (IDLE_UNLOAD_SECONDS)."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
-from asgi import HELLO, call, served
 
+from tests.helpers.asgi import HELLO, call, served
 from whosaid.errors import StartError
 from whosaid.runtime.on_demand import OnDemand
 
@@ -44,13 +42,13 @@ def idle():
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/ready", "/metrics", "/nothing"])
-def test_probes_and_paths_without_models_leave_the_server_idle(idle, path):
+def test_requests_without_models_leave_the_server_idle(idle, path):
     idle.ask(path)
     assert idle.endpoint.idle
     assert not idle.loads
 
 
-def test_an_idle_server_lives_and_says_that_it_is_idle(idle):
+def test_an_idle_server_is_healthy_and_reports_idle(idle):
     assert idle.ask("/health").json == {"status": "ok"}
     reply = idle.ask("/ready")
     assert (reply.status, reply.json) == (200, {"status": "idle"})
@@ -69,7 +67,7 @@ def test_a_request_loads_the_models_and_is_answered(idle, path, method):
     assert idle.ask("/ready").json == {"status": "ready"}
 
 
-def test_models_that_cannot_be_loaded_fail_the_request_alone(idle):
+def test_a_failed_reload_fails_only_the_request(idle):
     idle.error = StartError("ASR_MODEL=/models/secret: is gone")
     reply = idle.ask("/", "POST")
     assert (reply.status, reply.code) == (500, "MODEL_ERROR")

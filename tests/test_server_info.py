@@ -1,15 +1,13 @@
-"""`GET /info`: what it offers is what the endpoint does without a refusal or a warning."""
-
-from __future__ import annotations
+"""`GET /info` offers exactly what the endpoint does without a refusal or a warning."""
 
 import asyncio
 import dataclasses
 from contextlib import closing, nullcontext
 
 import pytest
-from asgi import call, served
-from oracle import random_heads
 
+from tests.helpers.asgi import FakeEndpoint, call, served
+from tests.helpers.oracle import random_heads
 from whosaid.asr import DecodeOptions, Transcriber, TranscriptionOptions
 from whosaid.errors import EndpointError
 from whosaid.payload.languages import language_code
@@ -17,10 +15,9 @@ from whosaid.server.settings import ServerSettings
 
 pytest.importorskip("fastapi")
 
-from live_stand_ins import Drivers, Socket
-
+from tests.helpers.live_stand_ins import Drivers, Socket
 from tests.support.audio_files import conversation
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 from whosaid.server.app import create_app
 from whosaid.server.info import describe
 from whosaid.server.realtime.places import MOST_SLOWED
@@ -34,9 +31,7 @@ def with_models(endpoint, monkeypatch, **changes) -> None:
 
 
 @pytest.mark.parametrize("drafts", [None, "assistant", "medusa"])
-def test_drafting_is_offered_where_the_endpoint_does_it_without_a_warning(
-    tiny_endpoint, monkeypatch, drafts
-):
+def test_drafting_is_offered_if_requests_get_it(tiny_endpoint, monkeypatch, drafts):
     loaded = tiny_endpoint.recogniser.transcriber.models
     alone = dataclasses.replace(loaded, assistant=None)
     models = {None: alone, "assistant": loaded, "medusa": random_heads(alone, 2)}[drafts]
@@ -49,9 +44,7 @@ def test_drafting_is_offered_where_the_endpoint_does_it_without_a_warning(
 
 
 @pytest.mark.parametrize("english_only", [False, True])
-def test_every_language_and_task_is_one_that_requests_may_name(
-    tiny_endpoint, monkeypatch, english_only
-):
+def test_requests_may_name_every_listed_language_and_task(tiny_endpoint, monkeypatch, english_only):
     if english_only:
         tokens = tiny_endpoint.recogniser.transcriber.models.special_tokens
         tokens = dataclasses.replace(tokens, multilingual=False, languages={}, tasks={})
@@ -94,16 +87,15 @@ def test_models_are_named_and_no_path_is(demo_endpoint, tiny_endpoint):
     assert demo.max_audio_seconds == demo_endpoint.limits.max_seconds
 
 
-def test_the_key_is_asked_for(tiny_endpoint):
+def test_the_key_is_asked_for():
     endpoint, app = served(api_key="secret")
-    endpoint.models.recogniser, endpoint.limits = tiny_endpoint.recogniser, tiny_endpoint.limits
     assert asyncio.run(call(app, "GET", "/info")).code == "UNAUTHORIZED"
     reply = asyncio.run(call(app, "GET", "/info/", {"authorization": "Bearer secret"}))
-    assert reply.json == describe(tiny_endpoint).model_dump()
+    assert reply.json == describe(endpoint).model_dump()
     assert asyncio.run(call(app, "HEAD", "/info")).code == "UNAUTHORIZED"
 
 
-def test_places_of_live_sessions_are_counted(tiny_endpoint):
+def test_places_of_live_sessions_are_counted():
     async def places(app) -> int | None:
         return (await call(app, "GET", "/info")).json["live_places"]
 
@@ -119,6 +111,6 @@ def test_places_of_live_sessions_are_counted(tiny_endpoint):
         return [*found, await places(app)]
 
     settings, drivers = ServerSettings(max_live_sessions=2), Drivers()
-    app = create_app(tiny_endpoint, settings, drivers)
+    app = create_app(FakeEndpoint(), settings, drivers)
     assert asyncio.run(count(app)) == [2, 1, 0, 2, 0]
-    assert asyncio.run(places(create_app(tiny_endpoint, settings))) is None
+    assert asyncio.run(places(create_app(FakeEndpoint(), settings))) is None

@@ -1,6 +1,5 @@
-"""The routes of jobs and what runs them, with an endpoint that answers when the test says so; and,
-on a Whisper, against the answers of `/`.
-"""
+"""The routes of jobs and their runner, with an endpoint that answers when the test says so; and, on
+a Whisper, against the answers of `/`."""
 
 from __future__ import annotations
 
@@ -13,12 +12,13 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
-from asgi import HELLO, JSON, asynchronous, call, client, served
 
 from config import InferenceConfig
+from tests.helpers.asgi import HELLO, JSON, asynchronous, call, client, served
 from tests.support.audio_files import speech
+from whosaid.answer.formats import MEDIA_TYPES, file_bytes
+from whosaid.endpoint.request import TranscriptionRequest, Upload
 from whosaid.errors import InvalidAudio, ModelError
-from whosaid.request import TranscriptionRequest, Upload
 from whosaid.server.app import create_app
 from whosaid.server.jobs.runner import FORMATS
 from whosaid.server.jobs.store import CRASHED, JobStore
@@ -58,7 +58,7 @@ async def becoming(app, job, *statuses, key=None) -> dict:
 
 
 @asynchronous
-async def test_a_job_is_told_of_at_once_and_answered_later(tmp_path):
+async def test_a_job_is_accepted_at_once_and_answered_later(tmp_path):
     async with jobs(tmp_path) as (endpoint, app):
         reply = await send(app)
         job = reply.json["id"]
@@ -83,6 +83,28 @@ async def test_a_job_is_told_of_at_once_and_answered_later(tmp_path):
 
 
 @asynchronous
+async def test_a_repeated_key_returns_its_job_also_after_a_restart(tmp_path):
+    twice = {"idempotency-key": "one"}
+    async with jobs(tmp_path, max_queue=9) as (endpoint, app):
+        made = await asyncio.gather(*(send(app, **twice) for _ in range(3)))
+        assert {each.status for each in made} == {202}
+        (job,) = {each.json["id"] for each in made}
+        other = await send(app, (b'{"inputs": "BBBB"}',), **twice)
+        assert (other.status, other.code) == (422, "IDEMPOTENCY_KEY_REUSED")
+        assert (await send(app, **{"idempotency-key": "two"})).json["id"] != job
+        assert (await send(app)).json["id"] != job
+        wrong = await send(app, **{"idempotency-key": "x" * 256})
+        assert (wrong.status, wrong.code) == (422, "INVALID_REQUEST")
+    async with jobs(tmp_path) as (endpoint, app):
+        endpoint.release.set()
+        assert (await send(app, **twice)).json["id"] == job
+        await becoming(app, job, "succeeded")
+        assert len((await ask(app)).json["data"]) == 3
+        assert (await ask(app, job, "DELETE")).status == 204
+        assert (await send(app, **twice)).json["status"] == "queued"
+
+
+@asynchronous
 async def test_a_job_that_fails_says_why(tmp_path):
     async with jobs(tmp_path) as (endpoint, app):
         endpoint.error = InvalidAudio("no audio stream found")
@@ -92,9 +114,28 @@ async def test_a_job_that_fails_says_why(tmp_path):
         assert told["error"] == {"code": "INVALID_AUDIO", "message": message}
 
 
+@pytest.mark.parametrize("recovers", [True, False])
+@asynchronous
+async def test_a_job_failed_by_the_server_runs_once_more(tmp_path, monkeypatch, recovers):
+    monkeypatch.setattr("whosaid.server.jobs.runner.TICK_S", 0.001)
+    async with jobs(tmp_path) as (endpoint, app):
+        endpoint.error = ModelError("no process can be started")
+        endpoint.release.set()
+        job, put_back = (await send(app)).json["id"], app.jobs.store.put_back_failed
+
+        def recover(job):
+            endpoint.error = None if recovers else endpoint.error
+            return put_back(job)
+
+        monkeypatch.setattr(app.jobs.store, "put_back_failed", recover)
+        told = await becoming(app, job, "succeeded", "failed")
+        error = None if recovers else "MODEL_ERROR: no process can be started"
+        assert (told["error"] and told["error"]["message"], len(endpoint.seen)) == (error, 2)
+
+
 @pytest.mark.parametrize("status", ["succeeded", "failed"])
 @asynchronous
-async def test_an_end_that_the_disk_did_not_take_is_written_later(tmp_path, monkeypatch, status):
+async def test_the_end_of_a_job_waits_for_the_disk(tmp_path, monkeypatch, status):
     monkeypatch.setattr("whosaid.server.jobs.store.TICK_S", 0.001)
     errors = [sqlite3.OperationalError("database or disk is full")] * 2
 
@@ -117,7 +158,7 @@ async def test_an_end_that_the_disk_did_not_take_is_written_later(tmp_path, monk
 
 
 @asynchronous
-async def test_a_job_is_cancelled_whether_it_waits_or_runs(tmp_path):
+async def test_waiting_and_running_jobs_are_cancelled(tmp_path):
     async with jobs(tmp_path, max_running_jobs=1) as (endpoint, app):
         first = (await send(app)).json["id"]
         await endpoint.began.wait()
@@ -132,7 +173,7 @@ async def test_a_job_is_cancelled_whether_it_waits_or_runs(tmp_path):
 
 
 @asynchronous
-async def test_a_key_sees_its_own_alone_and_not_those_of_the_key_before(tmp_path):
+async def test_a_key_sees_only_its_own_jobs(tmp_path):
     async with jobs(tmp_path, api_key="first") as (endpoint, app):
         assert (await send(app)).status == 401
         endpoint.release.set()
@@ -151,7 +192,7 @@ async def test_a_key_sees_its_own_alone_and_not_those_of_the_key_before(tmp_path
 
 
 @asynchronous
-async def test_a_drain_waits_for_no_job_and_another_process_does_them(tmp_path):
+async def test_a_drain_leaves_jobs_to_the_next_process(tmp_path):
     async with jobs(tmp_path) as (endpoint, app):
         job = (await send(app)).json["id"]
         await endpoint.began.wait()
@@ -169,8 +210,7 @@ async def test_a_drain_waits_for_no_job_and_another_process_does_them(tmp_path):
 
 
 @asynchronous
-async def test_a_job_of_a_stopped_engine_is_run_again_and_the_second_time_has_failed(tmp_path):
-
+async def test_a_job_fails_after_the_engine_stopped_twice(tmp_path):
     async def stop_engine(endpoint):
         await endpoint.began.wait()
         endpoint.recogniser.alive, endpoint.error = False, ModelError("it has stopped")
@@ -206,11 +246,7 @@ async def test_wrong_requests_are_refused_before_anything_is_kept(tmp_path):
         assert (await send(app)).status == 202
         full = client(app, "POST", "/v1/jobs", JSON, HELLO)
         reply = await full.run()
-        assert (reply.status, reply.code, reply.headers["retry-after"]) == (
-            429,
-            "JOBS_FULL",
-            "60",
-        )
+        assert (reply.status, reply.code, reply.headers["retry-after"]) == (429, "JOBS_FULL", "60")
         assert reply.parts_read == 0
         assert (await ask(app, query=b"format=doc")).status == 200
         listed = (await ask(app)).json["data"][0]["id"]
@@ -218,7 +254,7 @@ async def test_wrong_requests_are_refused_before_anything_is_kept(tmp_path):
 
 
 @asynchronous
-async def test_without_a_folder_the_routes_say_so(tmp_path):
+async def test_without_a_folder_the_routes_say_so():
     _, app = served()
     sending = client(app, "POST", "/v1/jobs", JSON, HELLO)
     replies = [await sending.run(), await ask(app), await ask(app, "x")]
@@ -228,7 +264,7 @@ async def test_without_a_folder_the_routes_say_so(tmp_path):
 
 
 @asynchronous
-async def test_the_log_and_the_metrics_name_no_job_of_a_path(tmp_path, caplog):
+async def test_log_and_metrics_name_no_job_of_a_path(tmp_path, caplog):
     caplog.set_level("INFO")
 
     async with jobs(tmp_path) as (endpoint, app):
@@ -242,7 +278,7 @@ async def test_the_log_and_the_metrics_name_no_job_of_a_path(tmp_path, caplog):
 
 
 @asynchronous
-async def test_metrics_wait_for_the_disk_and_nobody_else_does(tmp_path, monkeypatch):
+async def test_only_metrics_wait_for_the_disk(tmp_path, monkeypatch):
     async with jobs(tmp_path) as (_, app):
         asked, go, counts = threading.Event(), threading.Event(), app.jobs.store.counts
 
@@ -260,17 +296,18 @@ async def test_metrics_wait_for_the_disk_and_nobody_else_does(tmp_path, monkeypa
         assert b"asr_jobs_bytes" in (await reading).body
 
 
-def test_a_request_is_kept_whole(tmp_path):
+def test_a_request_is_kept_whole():
     """Clips of known speakers and warnings included, and nothing that was not given."""
     from whosaid.server.jobs.runner import write_request
 
     clip = {"name": "Ada", "reference": base64.b64encode(b"x" * 9000).decode()}
     parameters = {"known_speakers": [clip], "batch_size": 3, "output": ["srt"], "language": "en"}
     config = InferenceConfig.read(parameters)
-    request = TranscriptionRequest(Upload(b""), config, None, warnings=("unknown",))
-    kept = json.loads(write_request(request))
+    request = TranscriptionRequest(Upload([b""]), config, None, warnings=("unknown",))
+    kept = json.loads(write_request(request, [2, 3]))
     assert InferenceConfig.read(kept["parameters"]) == config
-    assert kept == {"parameters": parameters, "warnings": ["unknown"]}
+    others = {"warnings": ["unknown"], "key": None, "sizes": [2, 3]}
+    assert kept == {"parameters": parameters, **others}
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +316,7 @@ def audio(wav) -> bytes:
 
 
 @asynchronous
-async def test_answers_and_files_are_those_of_the_contracts_route(tiny_endpoint, audio, tmp_path):
+async def test_answers_and_files_equal_those_of_the_contract(tiny_endpoint, audio, tmp_path):
     inputs = base64.b64encode(audio).decode()
     wanted = {"return_timestamps": "word", "output": ["srt"], "unknown": 1}
     body = json.dumps({"inputs": inputs, "parameters": wanted}).encode()
@@ -289,9 +326,7 @@ async def test_answers_and_files_are_those_of_the_contracts_route(tiny_endpoint,
     query = b"return_timestamps=word&output=srt&unknown=1"
 
     app = create_app(
-        tiny_endpoint,
-        ServerSettings(page=False, max_running_jobs=1),
-        store=open_store(tmp_path),
+        tiny_endpoint, ServerSettings(page=False, max_running_jobs=1), store=open_store(tmp_path)
     )
     async with app.jobs.running():
         plain = (await call(app, headers=JSON, parts=[body])).body
@@ -302,5 +337,5 @@ async def test_answers_and_files_are_those_of_the_contracts_route(tiny_endpoint,
             assert (await ask(app, job, query=b"format=json")).body == plain
             for name in FORMATS:
                 reply = await ask(app, job, query=f"format={name}".encode())
-                assert reply.body.decode() == files[name]
-                assert reply.headers["content-type"].startswith("text/")
+                assert reply.body == file_bytes(name, files[name])
+                assert reply.headers["content-type"].startswith(MEDIA_TYPES[name])

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -14,14 +15,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
-from asgi import HELLO, JSON, asynchronous, call, served
 from pydantic import SecretStr
-from refusals import refused
 
+from tests.helpers.asgi import HELLO, JSON, asynchronous, call, served
+from tests.helpers.refusals import refused
 from whosaid.errors import InvalidParameter
 from whosaid.server.jobs import callbacks
 from whosaid.server.jobs.callbacks import read_target, signed_headers
 from whosaid.server.jobs.store import JobStore
+from whosaid.server.keys import Principal
+from whosaid.server.realtime.client_secrets import ClientSecrets
+from whosaid.server.realtime.session_config import SessionConfig
 from whosaid.server.settings import ServerSettings
 
 KEY = b"k" * 24
@@ -62,9 +66,11 @@ def listening() -> Iterator[Receiver]:
     with Receiver() as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture
@@ -104,7 +110,7 @@ async def told(app, job: str, tries: int) -> dict:
 
 @pytest.mark.parametrize("status", ["succeeded", "failed"])
 @asynchronous
-async def test_the_end_of_a_job_is_told_signed_and_without_its_answer(tmp_path, receiver, status):
+async def test_callbacks_are_signed_and_hold_no_answer(tmp_path, receiver, status):
     async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
         endpoint.error = InvalidParameter("x") if status == "failed" else None
         endpoint.release.set()
@@ -121,23 +127,44 @@ async def test_the_end_of_a_job_is_told_signed_and_without_its_answer(tmp_path, 
     assert content["data"].keys() == {"id", "status", "error"}
 
 
+@pytest.mark.parametrize("jump", [-200_000, 200_000])
+@asynchronous
+async def test_a_clock_that_jumps_expires_and_delays_nothing(tmp_path, receiver, monkeypatch, jump):
+    """The wall clock jumps whenever it is read."""
+    times = itertools.count(int(time.time()), jump)
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    monkeypatch.setattr(callbacks, "PAUSES", (0,))
+    receiver.statuses = [500, 204]
+
+    async with jobs(tmp_path, [receiver.host]) as (endpoint, app), asyncio.timeout(60):
+        endpoint.release.set()
+        sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/"))
+        assert (await told(app, sent.json["id"], 2))["callback"]["delivered"]
+        other = await call(app, "POST", "/v1/jobs", JSON, HELLO)
+        while endpoint.outstanding:
+            await asyncio.sleep(0.001)
+        for job in (sent, other):
+            assert (await call(app, "GET", f"/v1/jobs/{job.json['id']}")).status == 200
+    secrets = ClientSecrets()
+    value = secrets.create(60, SessionConfig(), Principal("key", b"")).value.encode()
+    assert secrets.find(value).value.encode() == value
+
+
 @pytest.mark.parametrize("statuses", [[500, 302, 400], [b"2_00", b"+204", b"0200"]])
-def test_what_is_not_taken_is_sent_again_and_at_last_given_up(
+@asynchronous
+async def test_refused_callbacks_are_retried_and_given_up(
     tmp_path, receiver, monkeypatch, statuses
 ):
-    """The same message each time, wherever a redirect leads."""
+    """Each attempt sends one message, wherever a redirect leads."""
     monkeypatch.setattr(callbacks, "PAUSES", (0, 0))
     receiver.statuses = statuses
 
-    async def run():
-        async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
-            endpoint.release.set()
-            sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/"))
-            found = await told(app, sent.json["id"], 3)
-            assert not found["callback"]["delivered"]
-            assert app.jobs.store.callbacks() == []
-
-    asyncio.run(run())
+    async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
+        endpoint.release.set()
+        sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/"))
+        found = await told(app, sent.json["id"], 3)
+        assert not found["callback"]["delivered"]
+        assert app.jobs.store.callbacks() == []
     assert [path for path, _, _ in receiver.got] == ["/"] * 3
     assert len({headers["webhook-id"] for _, headers, _ in receiver.got}) == 1
     for _, headers, body in receiver.got:
@@ -145,7 +172,7 @@ def test_what_is_not_taken_is_sent_again_and_at_last_given_up(
 
 
 @asynchronous
-async def test_a_receiver_that_is_not_there_or_no_http_is_no_failure_of_the_job(tmp_path):
+async def test_a_broken_receiver_fails_no_job(tmp_path):
     async def babble(_, writer):
         writer.write(b"hello\r\n")
         writer.close()
@@ -162,7 +189,7 @@ async def test_a_receiver_that_is_not_there_or_no_http_is_no_failure_of_the_job(
 
 
 @asynchronous
-async def test_a_host_that_does_not_answer_delays_no_other(tmp_path, receiver, monkeypatch):
+async def test_a_silent_host_delays_no_other(tmp_path, receiver, monkeypatch):
     """The host accepts connections, one at a time, and sends nothing."""
     monkeypatch.setattr(callbacks, "SECONDS_TO_ANSWER", 3600)
 
@@ -198,14 +225,8 @@ async def test_nobody_is_called_who_is_not_allowed(tmp_path, receiver):
             assert (reply.status, reply.code) == (403, "CALLBACK_NOT_ALLOWED")
         reply = await call(app, "POST", "/v1/jobs", JSON, HELLO, query=b"callback_url=x")
         assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
-        reply = await call(
-            app,
-            "POST",
-            "/v1/jobs",
-            {"content-length": 1},
-            [b"x"],
-            query=b"callback_url=https://b.test/",
-        )
+        query = b"callback_url=https://b.test/"
+        reply = await call(app, "POST", "/v1/jobs", {"content-length": 1}, [b"x"], query=query)
         assert reply.code == "CALLBACK_NOT_ALLOWED"
     assert receiver.got == []
 
@@ -226,27 +247,22 @@ def test_an_address_is_read(url, target):
     assert read_target(url, allowed) == target
 
 
+INVALID = (
+    *("http://a.test/", "https://me@a.test/", "https://a.test@b.test/", "https://a.test\\@b.test/"),
+    *("https://a.test/ x", "https://a.test/\r\nHost: b", "https://a.test/\n", "https://a.test/#x"),
+    *("ftp://a.test/", "//a.test/", "", "https://a.test/" + "x" * 2000, "https://a.test:65536/"),
+)
+UNLISTED = (
+    *("https://a.test:444/", "https://a.test:65535/", "https://a.test./", "https://x.a.test/"),
+    "https://127.1/",
+)
+
+
 @pytest.mark.parametrize(
     ("url", "error"),
     [
-        ("http://a.test/", "INVALID_PARAMETER"),
-        ("https://me@a.test/", "INVALID_PARAMETER"),
-        ("https://a.test@b.test/", "INVALID_PARAMETER"),
-        ("https://a.test\\@b.test/", "INVALID_PARAMETER"),
-        ("https://a.test/ x", "INVALID_PARAMETER"),
-        ("https://a.test/\r\nHost: b", "INVALID_PARAMETER"),
-        ("https://a.test/\n", "INVALID_PARAMETER"),
-        ("https://a.test/#x", "INVALID_PARAMETER"),
-        ("ftp://a.test/", "INVALID_PARAMETER"),
-        ("//a.test/", "INVALID_PARAMETER"),
-        ("", "INVALID_PARAMETER"),
-        ("https://a.test/" + "x" * 2000, "INVALID_PARAMETER"),
-        ("https://a.test:65536/", "INVALID_PARAMETER"),
-        ("https://a.test:444/", "CALLBACK_NOT_ALLOWED"),
-        ("https://a.test:65535/", "CALLBACK_NOT_ALLOWED"),
-        ("https://a.test./", "CALLBACK_NOT_ALLOWED"),
-        ("https://x.a.test/", "CALLBACK_NOT_ALLOWED"),
-        ("https://127.1/", "CALLBACK_NOT_ALLOWED"),
+        *((each, "INVALID_PARAMETER") for each in INVALID),
+        *((each, "CALLBACK_NOT_ALLOWED") for each in UNLISTED),
     ],
 )
 def test_an_address_is_refused(url, error):
@@ -273,7 +289,7 @@ def test_the_signature_is_that_of_the_specification():
         ({"callback_hosts": "a.test:99999", "callback_secret": SECRET}, "CALLBACK_HOSTS: should"),
     ],
 )
-def test_callbacks_without_a_key_are_refused_at_the_start(variables, wrong):
+def test_callbacks_without_a_key_are_refused_at_start(variables, wrong):
     with pytest.raises(ValueError, match=f"^{wrong}"):
         ServerSettings.from_environment(**variables)
     both = {"callback_hosts": "a.test, b.test:8443", "callback_secret": SECRET}

@@ -1,46 +1,37 @@
-"""The store of jobs, against a model of it in a dict: whatever is asked in whatever order, and
-wherever the process ends, no job is lost and none is answered twice.
-"""
+"""The store of jobs, against a model of it in a dict: in any order of calls, and wherever the
+process ends, no job is lost and none is answered twice."""
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    multiple,
-    precondition,
-    rule,
-)
-from refusals import refused
 
+from tests.helpers.refusals import refused
 from whosaid.errors import StartError
 from whosaid.server.errors import Refusal
 from whosaid.server.jobs.store import CRASHED, MOST_CRASHES, JobStore, Result, Status
 
 MOST, MOST_BYTES, KEPT = 4, 100, 50.0
+NAME = "job_" + "0a" * 16
+STRAY = f"{NAME}.part"
 OWNERS = (b"one", b"two")
 MEMORY = Path("/dev/shm")  # where nothing waits for a disk
 
 
 @dataclass
 class Modelled:
-    """The expected state of a job."""
-
     owner: bytes
     size: int
     status: Status = Status.QUEUED
@@ -54,12 +45,12 @@ class Modelled:
         self.size = len(result.answer) + len(result.files) if result else 0
 
 
-class StoreMachine(RuleBasedStateMachine):
+class StoreMachine(stateful.RuleBasedStateMachine):
     """Time goes on by a second a step; `model` has jobs in the order in which they came."""
 
-    ids = Bundle("ids")
+    ids = stateful.Bundle("ids")
 
-    @initialize()
+    @stateful.initialize()
     def start(self) -> None:
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
         self.now, self.model = 1000.0, {}
@@ -80,7 +71,7 @@ class StoreMachine(RuleBasedStateMachine):
     def of(self, *statuses: Status) -> list[str]:
         return [job for job, each in self.model.items() if each.status in statuses]
 
-    @rule(
+    @stateful.rule(
         target=ids,
         owner=st.sampled_from(OWNERS),
         size=st.integers(1, 60),
@@ -92,13 +83,13 @@ class StoreMachine(RuleBasedStateMachine):
         if len(self.model) >= MOST or kept + size + 2 > MOST_BYTES:
             with refused("JOBS_FULL"):
                 self.store.add(owner, audio, b"{}", url, self.tick())
-            return multiple()
+            return stateful.multiple()
         job = self.store.add(owner, audio, b"{}", url, self.tick())
         assert (job.status, job.created) == (Status.QUEUED, self.now)
         self.model[job.id] = Modelled(owner, size + 2, calls_back=url is not None)
         return job.id
 
-    @rule(most=st.integers(1, 3))
+    @stateful.rule(most=st.integers(1, 3))
     def claim(self, most):
         claimed = self.store.claim(most, self.tick())
         queued, running = self.of(Status.QUEUED), self.of(Status.RUNNING)
@@ -111,7 +102,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.model[first].status = Status.RUNNING
             assert len(self.store.audio(first)) == self.model[first].size - 2
 
-    @rule(job=ids, length=st.integers(1, 20))
+    @stateful.rule(job=ids, length=st.integers(1, 20))
     def succeed(self, job, length):
         result = Result(bytes(length), b"{}")
         runs = job in self.of(Status.RUNNING)
@@ -119,14 +110,14 @@ class StoreMachine(RuleBasedStateMachine):
         if runs:
             self.model[job].end(Status.SUCCEEDED, self.now, result)
 
-    @rule(job=ids)
+    @stateful.rule(job=ids)
     def fail(self, job):
         runs = job in self.of(Status.RUNNING)
         assert self.store.end(job, Status.FAILED, self.tick(), "MODEL_ERROR: x") is runs
         if runs:
             self.model[job].end(Status.FAILED, self.now)
 
-    @rule(job=ids, owner=st.sampled_from(OWNERS))
+    @stateful.rule(job=ids, owner=st.sampled_from(OWNERS))
     def cancel(self, job, owner):
         if job not in self.model or self.model[job].owner != owner:
             with refused("NOT_FOUND"):
@@ -137,14 +128,14 @@ class StoreMachine(RuleBasedStateMachine):
         if active:
             self.model[job].end(Status.CANCELLED, self.now)
 
-    @rule(job=ids, owner=st.sampled_from(OWNERS))
+    @stateful.rule(job=ids, owner=st.sampled_from(OWNERS))
     def remove(self, job, owner):
         self.store.remove(owner, job)
         known = self.model.get(job)
         if known and known.owner == owner and known.ended is not None:
             del self.model[job]
 
-    @rule(later=st.sampled_from([0.0, 30.0, 60.0]))
+    @stateful.rule(later=st.sampled_from([0.0, 30.0, 60.0]))
     def expire(self, later):
         self.now += later
         gone = [
@@ -156,12 +147,16 @@ class StoreMachine(RuleBasedStateMachine):
         for job in gone:
             del self.model[job]
 
-    @rule()
+    @stateful.rule()
     def crash(self):
-        """The process ends, and leaves besides a recording without a job."""
+        """The process ends, and leaves besides an upload that did not become a job, and a job whose
+        recording has not got its name.
+        """
         self.store.close()
-        stray = self.folder / "audio" / "job_stray"
-        stray.write_bytes(b"x")
+        (self.folder / "audio" / STRAY).write_bytes(b"x")
+        for job in self.of(Status.QUEUED, Status.RUNNING)[:1]:
+            recording = self.folder / "audio" / job
+            recording.rename(f"{recording}.part")
         self.tick()
         self.open()
         for job in self.of(Status.RUNNING):
@@ -172,7 +167,7 @@ class StoreMachine(RuleBasedStateMachine):
                 each.end(Status.FAILED, self.now)
                 assert self.store.job(each.owner, job).error == CRASHED
 
-    @rule()
+    @stateful.rule()
     def restart(self):
         """Restart like after SIGTERM, which does not count as a crash."""
         self.store.put_back()
@@ -181,8 +176,8 @@ class StoreMachine(RuleBasedStateMachine):
         for job in self.of(Status.RUNNING):
             self.model[job].status = Status.QUEUED
 
-    @precondition(lambda self: hasattr(self, "store"))
-    @invariant()
+    @stateful.precondition(lambda self: hasattr(self, "store"))
+    @stateful.invariant()
     def the_store_is_as_modelled(self):
         for owner in OWNERS:
             mine = [job for job, each in self.model.items() if each.owner == owner]
@@ -196,13 +191,9 @@ class StoreMachine(RuleBasedStateMachine):
         counts, kept = self.store.counts()
         assert counts == {status: len(self.of(status)) for status in Status}
         assert kept == sum(each.size for each in self.model.values())
-        # Who is to be called back: of what ended by itself, the first one first.
-        due = [
-            (each.ended, job)
-            for job, each in self.model.items()
-            if each.calls_back and each.status in (Status.SUCCEEDED, Status.FAILED)
-        ]
-        assert [when for _, when in self.store.callbacks()] == sorted(when for when, _ in due)
+        ended = self.of(Status.SUCCEEDED, Status.FAILED)
+        due = [self.model[job].ended for job in ended if self.model[job].calls_back]
+        assert [when for _, when in self.store.callbacks()] == sorted(due)  # the first one first
 
 
 TestStore = StoreMachine.TestCase
@@ -241,7 +232,7 @@ def test_one_folder_is_one_servers(store, tmp_path):
         JobStore(tmp_path / "data", MOST, MOST_BYTES, 0.0)
 
 
-def test_what_cannot_be_a_folder_of_jobs_is_told(tmp_path):
+def test_an_unusable_jobs_folder_stops_the_start(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StartError, match="DATA_DIR="):
         JobStore(tmp_path / "file", MOST, MOST_BYTES, 0.0)
@@ -286,7 +277,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_refuses_changes_by_name_and_reads_go_on(store, caplog):
+def test_a_full_disk_refuses_changes_but_not_reads(store, caplog):
     job = store.add(b"one", b"sound", b"{}", None, 1.0)
     changes = (
         lambda: store.cancel(b"one", job.id, 2.0),
@@ -307,7 +298,7 @@ def test_a_full_disk_refuses_changes_by_name_and_reads_go_on(store, caplog):
     assert store.jobs(b"one") == []
 
 
-def test_a_store_opens_on_a_full_disk_and_counts_the_crash_once_there_is_room(tmp_path):
+def test_a_full_disk_delays_the_count_of_a_crash(tmp_path):
     store = JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
     job = store.add(b"one", b"sound", b"{}", None, 1.0).id
     for _ in range(MOST_CRASHES):
@@ -326,12 +317,89 @@ def test_a_store_opens_on_a_full_disk_and_counts_the_crash_once_there_is_room(tm
     store.close()
 
 
-def test_a_store_on_a_full_disk_removes_the_recordings_without_a_job(tmp_path):
-    JobStore(tmp_path, MOST, MOST_BYTES, 0.0).close()
-    (tmp_path / "audio" / "job_stray").write_bytes(b"x")
+def state_of(folder: Path) -> dict[str, tuple[int, object]]:
+    """Return the mode and content of all files, folders and links of a folder, by path."""
+    state: dict[str, tuple[int, object]] = {}
+    for path in [folder, *folder.rglob("*")]:
+        content: object = os.readlink(path) if path.is_symlink() else None
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
+        state[str(path)] = (path.lstat().st_mode, content)
+    return state
+
+
+def make_database(path: Path, script: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(script)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["audio/interview.wav", "talk.mp3"], "audio is not this server's: choose another"),
+        (["audio/job_1/talk.wav"], "audio is not this server's"),
+        ([f"audio/{NAME}", "audio/talk.wav"], "audio has 1 recordings of jobs, but jobs.sqlite is"),
+        ([f"audio/{STRAY}"], "restore jobs.sqlite, or move audio"),
+        (["audio"], "audio is not this server's"),
+    ],
+)
+@pytest.mark.parametrize("database", [None, "", "VACUUM"])
+@pytest.mark.parametrize("link", [False, True])
+def test_a_users_folder_keeps_every_byte_and_mode(
+    tmp_path, monkeypatch, files, said, database, link
+):
+    for name in files:
+        path = tmp_path / ("elsewhere" + name[5:] if link and name[:5] == "audio" else name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+        path.chmod(0o640)
+    if link:
+        (tmp_path / "audio").symlink_to(tmp_path / "elsewhere")
+    if database is not None:
+        make_database(tmp_path / "jobs.sqlite", database)
+        (tmp_path / "jobs.sqlite").chmod(0o644)
+    (tmp_path / "audio").chmod(0o751)
+    monkeypatch.chdir(tmp_path)
+    before = state_of(tmp_path)
+    with pytest.raises(StartError, match=f"^START_FAILED: DATA_DIR=.*{said}"):
+        JobStore(Path(), MOST, MOST_BYTES, 0.0)
+    assert state_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_another_programs_database_is_not_changed(tmp_path, version):
+    make_database(
+        tmp_path / "jobs.sqlite", f"CREATE TABLE jobs (x); PRAGMA user_version = {version}"
+    )
+    before = state_of(tmp_path)
+    with pytest.raises(StartError, match=r"jobs\.sqlite is another program's"):
+        JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
+    assert state_of(tmp_path) == before
+
+
+def test_only_recordings_of_ended_jobs_are_removed(tmp_path, caplog):
+    """Beside them are files of others, and the recording of a job of a newer database."""
+    caplog.set_level("INFO")
+    store = JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
+    ended, kept = (store.add(b"one", b"sound", b"{}", None, 1.0).id for _ in range(2))
+    store.cancel(b"one", ended, 2.0)
+    store.close()
+    audio = tmp_path / "audio"
+    (tmp_path / "talk.wav").write_bytes(b"mine")
+    (audio / f"job_{'1' * 32}").symlink_to(tmp_path / "talk.wav")
+    (audio / f"job_{'2' * 32}").mkdir()
+    for name in ("talk.wav", "job_stray", NAME.upper(), f"{NAME}.wav", NAME):
+        (audio / name).write_bytes(b"mine")
+    audio.chmod(0o755)
+    before = state_of(tmp_path)
+    for name in (ended, STRAY):
+        (audio / name).write_bytes(b"x")
     with full_disk():
-        JobStore(tmp_path, MOST, MOST_BYTES, 1.0).close()
-    assert [*(tmp_path / "audio").iterdir()] == []
+        JobStore(tmp_path, MOST, MOST_BYTES, 3.0).close()
+    assert state_of(tmp_path) == before
+    assert (audio / kept).read_bytes() == b"sound"
+    assert "removed 2 recordings that no job needs" in caplog.text
+    assert "audio has 1 recordings of jobs that jobs.sqlite lacks; they stay" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -342,13 +410,11 @@ def test_a_store_on_a_full_disk_removes_the_recordings_without_a_job(tmp_path):
         ("PRAGMA user_version = 9", "version 9"),  # of a newer server
     ],
 )
-def test_a_damaged_database_stops_the_start_with_one_line(tmp_path, damage, said):
+def test_a_damaged_database_stops_the_start(tmp_path, damage, said):
     store = JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
     store.add(b"one", b"sound", b"{}", None, 1.0)
     store.close()
-    with sqlite3.connect(tmp_path / "jobs.sqlite") as database:
-        database.execute(damage)
-    database.close()
+    make_database(tmp_path / "jobs.sqlite", damage)
     for _ in range(2):  # the first start leaves no lock behind
         with pytest.raises(StartError, match=f"^START_FAILED: DATA_DIR=.*{said}"):
             JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
@@ -362,7 +428,7 @@ def test_a_restored_database_is_for_this_user_alone(tmp_path):
     assert database.stat().st_mode & 0o777 == 0o600
 
 
-def test_nothing_of_a_job_that_is_gone_can_be_read_from_the_disk(store, tmp_path):
+def test_removed_jobs_leave_no_data_on_the_disk(store, tmp_path):
     canary, said = b"the canary of a request", b"the canary of an answer"
     job = store.add(b"one", b"sound", canary, None, 1.0)
     store.claim(1, 2.0)

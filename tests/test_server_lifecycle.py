@@ -1,7 +1,5 @@
 """The server in this process: clients, connections, and an end without loss."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import logging
@@ -10,23 +8,23 @@ import re
 import resource
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
 import httpx2
 import pytest
-from asgi import served
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
-from live_app import listening, live
-from servers import hub_client, loopback
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from config import REPOSITORY
+from tests.helpers.asgi import served
+from tests.helpers.live_app import listening, live
+from tests.helpers.programs import run_python
+from tests.helpers.servers import free_port, hub_client
+from tests.support.servers import loopback
 from whosaid.errors import StartError
 from whosaid.runtime.errors import EXIT_STATUS
 from whosaid.server.__main__ import main
@@ -34,9 +32,10 @@ from whosaid.server.app import create_app
 from whosaid.server.lifecycle import (
     DrainingServer,
     address,
-    answering_health,
+    answering_probes,
     bind,
     most_connections,
+    raise_file_limit,
 )
 from whosaid.server.settings import ServerSettings
 
@@ -45,7 +44,7 @@ KEY = "the-key-of-this-test"
 
 @pytest.fixture(scope="module")
 def url(tiny_endpoint) -> Iterator[str]:
-    """Of the app alone, in this process."""
+    """Yield the URL of the app alone, in this process."""
     with live(create_app(tiny_endpoint, ServerSettings(page=False, api_key=KEY))) as where:
         yield where
 
@@ -93,7 +92,7 @@ GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """What comes until the server closes; also where it had not read what was sent."""
+    """Return everything received until the server closes, even with unread requests."""
     answer = b""
     with suppress(ConnectionResetError):
         while part := connection.recv(4096):
@@ -106,6 +105,41 @@ def test_there_are_fewer_connections_than_open_files(monkeypatch):
     assert 0 < most_connections() < soft
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, -1))
     assert most_connections() == 10_000
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "files"),
+    [(256, -1, 10_240), (256, 2**20, 10_240), (1024, 4096, 4096), (2**20, 2**20, None)],
+)
+def test_the_limit_of_open_files_is_raised(monkeypatch, soft, hard, files):
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: limits.append(pair))
+    raise_file_limit()
+    assert limits == ([] if files is None else [(files, hard)])
+
+
+@pytest.mark.parametrize("files", [256, 300])
+def test_too_few_open_files_fail_the_start(monkeypatch, files):
+    monkeypatch.setattr("whosaid.server.serving.choose", None)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    fail_to_start({"PORT": "0"}, f"START_FAILED: ulimit -n: {files} open files ", monkeypatch)
+
+
+def test_condas_host_is_refused_with_a_hint(monkeypatch):
+    def resolve(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(StartError, match=r"HOST=x86_64-conda-linux-gnu .*conda.* with --host$"):
+        bind(ServerSettings(host="x86_64-conda-linux-gnu"))
+
+
+def test_the_keep_alive_setting_reaches_the_server():
+    endpoint, gate = served()
+    assert DrainingServer(gate, endpoint, 600).config.timeout_keep_alive == 75
+    _, gate = served(keep_alive_seconds=620)
+    assert DrainingServer(gate, endpoint, 600).config.timeout_keep_alive == 620
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -137,7 +171,7 @@ def test_a_second_signal_ends_the_process_as_signals_do(draining, monkeypatch):
     assert raised == [signal.SIG_DFL, signal.SIGTERM]
 
 
-def test_a_signal_in_the_middle_of_a_line_of_the_log_is_not_lost(draining, caplog):
+def test_a_signal_within_a_log_line_is_not_lost(draining, caplog):
     """Python runs its handler there, where writing another line would raise."""
 
     class Interrupted(logging.Handler):
@@ -165,10 +199,8 @@ def test_a_signal_in_the_middle_of_a_line_of_the_log_is_not_lost(draining, caplo
 
 
 @pytest.mark.parametrize("drains", [False, True])
-def test_who_still_waits_when_the_server_ends_without_an_engine_gets_500(
-    draining, monkeypatch, drains
-):
-    """Also where it was told to stop before, and would have waited for ten minutes."""
+def test_waiting_requests_get_500_when_the_engine_stops(draining, monkeypatch, drains):
+    """A server that is already draining would have waited for ten minutes."""
     monkeypatch.setattr("whosaid.server.lifecycle.SECONDS_TO_LEAVE", 0.0)
     with listening(draining) as where, socket.create_connection(where, timeout=60) as asking:
         asking.sendall(POST + b'{"inputs": "AAAA"}')
@@ -185,21 +217,14 @@ def test_who_still_waits_when_the_server_ends_without_an_engine_gets_500(
     assert draining.exit_status == EXIT_STATUS
 
 
-def test_a_wrong_setting_is_one_line_before_torch_is_loaded():
+def test_a_wrong_setting_is_one_line_without_torch():
     program = (
         "import sys\n"
         "from whosaid.server.__main__ import main\n"
         "try: main([])\n"
         "except SystemExit as error: print(error, 'torch' in sys.modules)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PORT": "http"},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", program, env=os.environ | {"PORT": "http"})
     assert done.stdout.startswith("START_FAILED: PORT: ")
     assert done.stdout.endswith(" False\n")
     assert done.stdout.count("\n") == 1
@@ -216,7 +241,7 @@ def fail_to_start(variables, says, monkeypatch) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_taken_port_is_told_before_models_are_fetched_and_loaded(monkeypatch):
+def test_a_taken_port_is_an_error_before_models_load(monkeypatch):
     monkeypatch.setattr("whosaid.server.serving.choose", None)
     with bind(ServerSettings(port=0)) as taken:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address(taken))
@@ -224,13 +249,20 @@ def test_a_taken_port_is_told_before_models_are_fetched_and_loaded(monkeypatch):
         fail_to_start({"PORT": port}, f"START_FAILED: HOST=127.0.0.1 PORT={port}: ", monkeypatch)
 
 
-def test_while_models_load_health_is_answered_and_all_else_is_503_with_a_code():
-    with bind(ServerSettings(port=0)) as bound:
+def test_only_probes_are_answered_while_models_load():
+    settings = ServerSettings(port=0, api_key="secret")
+    with bind(settings) as bound:
         url = address(bound)
-        with answering_health(bound), httpx2.Client(base_url=url, timeout=60) as asking:
+        with answering_probes(bound, settings), httpx2.Client(base_url=url, timeout=60) as asking:
             for method in ("GET", "HEAD"):
                 assert asking.request(method, "/health").status_code == 200
             assert asking.get("/health/").json() == {"status": "ok"}
+            assert asking.get("/ping").status_code == 204
+            assert asking.get("/metrics").status_code == 401
+            metrics = asking.get("/metrics", headers={"authorization": "Bearer secret"}).text
+            assert "asr_ready 0.0\n" in metrics
+            assert "process_resident_memory_bytes" in metrics
+            assert 'asr_build_info{pyannote_audio="' in metrics
             large = asking.post("/v1/audio/transcriptions", content=bytes(10_000_000))
             refused = [large, *map(asking.get, ("/", "/ready", "/app/", "/v1/realtime"))]
             for reply in (*refused, asking.post("/health")):
@@ -250,16 +282,15 @@ def test_while_models_load_health_is_answered_and_all_else_is_503_with_a_code():
         socket.create_connection(bound.getsockname()[:2], timeout=60).close()
 
 
-def test_a_start_that_fails_while_health_is_answered_is_one_line_and_frees_the_port(monkeypatch):
+def test_a_start_that_fails_late_frees_the_port(monkeypatch):
     told = []
 
-    def load(models, settings):
+    def load(*_):
         told.append(loopback().get(f"http://127.0.0.1:{port}/health").status_code)
         raise StartError("ASR_MODEL: no such model")
 
     monkeypatch.setattr("whosaid.server.serving.load_server", load)
-    with bind(ServerSettings(port=0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     fail_to_start(
         {"PORT": str(port), "ASR_MODEL": str(REPOSITORY)}, "START_FAILED: ASR_MODEL: ", monkeypatch
     )

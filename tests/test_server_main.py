@@ -1,20 +1,25 @@
-"""`python -m whosaid.server`: which models it serves, under which key, and what its log says."""
-
-from __future__ import annotations
+"""`python -m whosaid.server`: its models, its key, and its log."""
 
 import logging
 import re
 import signal
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
 
 import pytest
-from servers import OURS_LISTENS, SAME_NUMBERS, loopback
 
 from config import DEMO_MODELS
 from tests.support.audio_files import conversation
+from tests.support.servers import OURS_LISTENS, SAME_NUMBERS, loopback
+from whosaid.cli.__main__ import COMMANDS, function
 from whosaid.errors import StartError
+from whosaid.runtime.environment import FOLDER
 from whosaid.server import serving as start
 from whosaid.server.__main__ import read_settings
+from whosaid.server.__main__ import run as start_without_jobs
+from whosaid.server.jobs.store import JobStore
 from whosaid.server.lifecycle import DrainingServer, address
 from whosaid.server.options import read
 
@@ -42,7 +47,7 @@ def test_an_option_goes_before_its_variable(monkeypatch):
     assert (settings.host, settings.port) == ("::1", 0)
 
 
-def test_the_key_is_a_files_without_the_line_feed(monkeypatch, tmp_path):
+def test_the_key_file_may_end_with_a_line_feed(monkeypatch, tmp_path):
     (tmp_path / "key").write_text("a secret\n")
     monkeypatch.setenv("API_KEY", "another")
     settings = read_settings(read(["--api-key-file", str(tmp_path / "key")]))
@@ -50,14 +55,97 @@ def test_the_key_is_a_files_without_the_line_feed(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [(None, "No such file"), (b" \n", "is empty"), (b"\xff", "is not UTF-8")],
+    ("content", "said"), [(None, "No such file"), (b" \n", "is empty"), (b"\xff", "is not UTF-8")]
 )
 def test_a_file_without_a_key_is_one_line(tmp_path, content, said):
     if content is not None:
         (tmp_path / "key").write_bytes(content)
     with pytest.raises(StartError, match=f"--api-key-file .*key: {said}"):
         read_settings(read(["--api-key-file", str(tmp_path / "key")]))
+
+
+@pytest.fixture
+def opened(monkeypatch, tmp_path) -> Iterator[Callable[..., JobStore | None]]:
+    """Return a function that starts a server with options, and returns its jobs."""
+    stores = []
+
+    def store_of(endpoint, settings, drivers, store):
+        stores.append(store)
+        return store
+
+    for name in ("load_endpoint", "LiveDrivers"):
+        monkeypatch.setattr(start, name, lambda *_, **__: None)
+    monkeypatch.setattr(start, "create_app", store_of)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def open_jobs(*arguments: str, user_jobs: bool = True) -> JobStore | None:
+        options = read(arguments)
+        settings = read_settings(options)
+        store, _ = start.load_app(None, settings, user_jobs and not options.no_jobs)
+        return store
+
+    yield open_jobs
+    for store in filter(None, stores):
+        store.close()
+
+
+def kept_in(folder: Path) -> set[str]:
+    return {str(each.parent.relative_to(folder)) for each in folder.rglob("jobs.sqlite")}
+
+
+def test_each_port_keeps_its_jobs_in_the_users_folder(opened, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    user = f"state/{FOLDER}/jobs"
+    assert opened()
+    assert opened("--port", "9000")
+    assert kept_in(tmp_path) == {f"{user}/8000", f"{user}/9000"}
+    assert f"jobs are kept in {tmp_path / user / '9000'}" in caplog.text
+    assert opened("--port", "9000") is None  # on another address
+    assert f"ends its transcription: {tmp_path / user / '9000'}: another server" in caplog.text
+
+
+USERS = {f"state/{FOLDER}/jobs/8000"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "folders"),
+    [
+        *(("--data-dir mine", each, {"mine"}) for each in (None, "theirs")),
+        ("", "theirs", {"theirs"}),
+        *(("--no-jobs", each, set()) for each in (None, "theirs")),
+        ("--host 0.0.0.0", None, set()),
+        *((each, None, USERS) for each in ("--host ::1", "--host 0.0.0.0 --api-key-file key")),
+    ],
+)
+def test_options_then_variables_choose_the_folder_for_jobs(
+    opened, tmp_path, monkeypatch, arguments, variable, folders
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").write_text("a long secret of letters")
+    if variable:
+        monkeypatch.setenv("DATA_DIR", variable)
+    opened(*arguments.split())
+    assert kept_in(tmp_path) == folders
+
+
+def test_without_a_home_the_server_starts_without_jobs(opened, monkeypatch, caplog):
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError("no home")))
+    assert opened() is None
+    assert "no jobs are kept, so a closed tab ends its transcription: no home" in caplog.text
+
+
+def test_only_scripts_serve_keeps_jobs_by_default(opened, tmp_path, monkeypatch):
+    assert opened(user_jobs=False) is None
+    assert kept_in(tmp_path) == set()
+    asked: list[bool] = []
+    monkeypatch.setattr(start, "serve", lambda *each: asked.append(each[-1]))
+    monkeypatch.setattr("whosaid.server.__main__.log_to_stderr", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    for run in (function(COMMANDS["serve"].run), start_without_jobs):
+        with pytest.raises(SystemExit):
+            run(read([]))
+    assert asked == [True, False]
 
 
 def test_the_log_names_models_device_precision_and_page(wav, monkeypatch, caplog):

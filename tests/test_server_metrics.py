@@ -1,20 +1,16 @@
 """Metrics for Prometheus: conventional names, and no series that a client can create."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
-from asgi import HELLO, JSON, asynchronous, call, served
 from prometheus_client.parser import text_string_to_metric_families
 
-
-def families(text: str) -> dict:
-    return {family.name: family for family in text_string_to_metric_families(text)}
+from tests.helpers.asgi import HELLO, JSON, asynchronous, call, served
 
 
 async def read(app) -> dict:
-    return families((await call(app, "GET", "/metrics")).body.decode())
+    text = (await call(app, "GET", "/metrics")).body.decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}
 
 
 def values(family) -> dict:
@@ -24,7 +20,7 @@ def values(family) -> dict:
 
 
 @asynchronous
-async def test_what_a_request_took_is_counted():
+async def test_requests_and_their_seconds_are_counted():
     endpoint, app = served()
     endpoint.release.set()
     await call(app, headers=JSON, parts=HELLO)
@@ -47,7 +43,7 @@ async def test_what_a_request_took_is_counted():
 
 
 @asynchronous
-async def test_the_engine_is_asked_when_the_metrics_are_read():
+async def test_metrics_read_the_engine_at_each_scrape():
     endpoint, app = served()
     endpoint.decode.clear()
     running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO))
@@ -61,12 +57,15 @@ async def test_the_engine_is_asked_when_the_metrics_are_read():
         "asr_requests_in_progress": 1,
         "asr_held_body_bytes": len(HELLO[0]),
         "asr_queue_requests": 1,
+        "asr_ready": 1,
+        "asr_rows": 8,
         "asr_running_rows": 2,
         "asr_waiting_windows": 3,
         "asr_held_audio_bytes": 4,
         "asr_engine_alive": 1,
     }.items():
         assert values(found[name]) == {(name,): value}
+    assert values(found["asr_load_seconds"]) == {("asr_load_seconds", "asr"): 2.5}
     for name, value in {"rounds": 7, "batch_rows": 9, "windows": 5, "tokens": 11}.items():
         assert values(found[f"asr_{name}"]) == {(f"asr_{name}_total",): value}
     assert values(found["asr_drafts"]) == {
@@ -81,7 +80,7 @@ async def test_clients_cannot_make_series():
     before = await read(app)
     for number in range(20):
         await call(app, f"METHOD{number}", f"/path{number}", query=f"q={number}".encode())
-    before, after = before, await read(app)
+    after = await read(app)
     made = values(after["asr_requests"]).keys() - values(before["asr_requests"]).keys()
     assert made <= {
         ("asr_requests_total", "404", "NOT_FOUND", "other"),
@@ -93,7 +92,6 @@ async def test_clients_cannot_make_series():
 @asynchronous
 async def test_a_stopped_engine_is_not_ready_but_lives(draining):
     """The server drains when it finds that the engine has stopped."""
-
     endpoint, app = served()
     endpoint.recogniser.alive, app.admission.draining = False, draining
     ready, health = await call(app, "GET", "/ready"), await call(app, "GET", "/health")

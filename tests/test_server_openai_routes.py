@@ -1,43 +1,52 @@
 """OpenAI's own client against the server: bodies by the SDK's types, streams, errors."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
+from dataclasses import replace
+from types import SimpleNamespace
 
 import openai
 import pytest
-from openai.types.audio import (
-    Transcription,
-    TranscriptionDiarized,
-    TranscriptionStreamEvent,
-    TranscriptionVerbose,
-    Translation,
-    TranslationVerbose,
-)
-from openai_answers import SILENT, SPOKEN, KnownAnswers, openai_client
+from openai.types import audio
 from pydantic import TypeAdapter
-from renamed import renamed
+from tokenizers.pre_tokenizers import ByteLevel
 
+from tests.helpers.live_app import live
+from tests.helpers.openai_answers import CHUNKS, SILENT, SPOKEN, KnownAnswers, openai_client
+from tests.helpers.oracle import models_of
+from tests.helpers.renamed import renamed
 from tests.support.audio_files import speech
-from whosaid.errors import InvalidAudio, ModelError, OutOfMemory
+from tests.support.tiny_whispers import SMALL
+from whosaid.errors import (
+    InvalidAudio,
+    InvalidParameter,
+    InvalidReference,
+    ModelError,
+    OutOfMemory,
+    Unsupported,
+)
+from whosaid.server.app import create_app
+from whosaid.server.error_response import openai_error
 from whosaid.server.errors import Kind, Refusal
-from whosaid.transcript import KnownSpeaker, Unspoken
+from whosaid.server.openai_api.logprobs import token_logprobs
+from whosaid.server.settings import ServerSettings
+from whosaid.transcript import SpeakerMatch, Unspoken
 
 SOUND = ("talk.wav", b"never decoded", "audio/wav")
 TEXT = "Good morning. Yes! Hm."
 TYPES = {
-    "json": Transcription,
-    "verbose_json": TranscriptionVerbose,
-    "diarized_json": TranscriptionDiarized,
+    "json": audio.Transcription,
+    "verbose_json": audio.TranscriptionVerbose,
+    "diarized_json": audio.TranscriptionDiarized,
 }
-STREAMED = TypeAdapter(TranscriptionStreamEvent)
+STREAMED = TypeAdapter(audio.TranscriptionStreamEvent)
+MODELS = models_of(SMALL)
 
 
 @pytest.fixture(scope="module")
-def endpoint(tiny_endpoint) -> KnownAnswers:
-    return KnownAnswers(tiny_endpoint, speakers=True)
+def endpoint() -> KnownAnswers:
+    return KnownAnswers(speakers=True)
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +72,11 @@ def raw(client, response_format, **fields):
 
 
 def streamed(client, **fields):
-    """The events, each checked by the SDK's types, which the SDK itself does not do."""
+    """Return the events, each checked by the SDK's types, which the SDK itself does not do."""
     events = [event.to_dict() for event in ask(client, stream=True, **fields)]
     for event in events:
         STREAMED.validate_python(event, strict=True)
     return events
-
-
-def joined(entries):
-    """The text of tokens; the SDK types their bytes as floats."""
-    raw = bytes(int(byte) for each in entries for byte in each.bytes)
-    return raw.decode(errors="replace")
 
 
 @pytest.mark.parametrize("answer", [SPOKEN, SILENT], ids=["speech", "silence"])
@@ -109,38 +112,23 @@ def test_subtitles_name_speakers_where_they_are_asked_for(client, endpoint):
     assert not endpoint.asked.config.diarize
 
 
-def test_verbose_json(client, endpoint):
+def test_verbose_json(client):
     given = ask(client, response_format="verbose_json").to_dict()
     assert "words" not in given
     segments = given.pop("segments")
-    assert given == {
-        "task": "transcribe",
-        "language": "english",
-        "duration": 31.5,
-        "text": TEXT,
-        "usage": {"type": "duration", "seconds": 31.5},
-        "unwritten": [],
-    }
-    assert segments[2] == {
-        "id": 2,
-        "seek": 3002,
-        "start": 30.5,
-        "end": 31.2,
-        "text": " Hm.",
-        "tokens": [304],
-        "temperature": 0.5,
-        "avg_logprob": -0.5,
-        "compression_ratio": 0.0,
-        "no_speech_prob": 0.25,
-    }
+    usage = {"type": "duration", "seconds": 31.5}
+    about = {"task": "transcribe", "language": "english", "duration": 31.5, "text": TEXT}
+    assert given == about | {"usage": usage, "unwritten": []}
+    said = {"id": 2, "seek": 3002, "start": 30.5, "end": 31.2, "text": " Hm.", "tokens": [304]}
+    scores = {"temperature": 0.5, "avg_logprob": -0.5, "compression_ratio": 0.0}
+    assert segments[2] == said | scores | {"no_speech_prob": 0.25}
 
 
 def test_every_diarized_segment_has_a_speaker_by_letter(client, endpoint):
     given = ask(client, response_format="diarized_json")
     assert (given.task, given.duration, given.text) == ("transcribe", 31.5, TEXT)
-    assert [
-        (each.id, each.speaker, each.text, each.start, each.end) for each in given.segments
-    ] == [
+    found = [(each.id, each.speaker, each.text, each.start, each.end) for each in given.segments]
+    assert found == [
         ("seg_000", "A", " Good morning.", 0.1, 1.0),
         ("seg_001", "B", " Yes!", 1.5, 2.0),
         ("seg_002", "B", " Hm.", 30.5, 31.0),
@@ -153,18 +141,12 @@ def test_translations(client, endpoint):
     ask_for = client.audio.translations.with_raw_response.create
     given = ask_for(file=SOUND, model="whisper-1", prompt="A talk.")
     assert json.loads(given.text) == {"text": TEXT}
-    Translation.model_validate_json(given.text, strict=True)
+    audio.Translation.model_validate_json(given.text, strict=True)
     assert (endpoint.asked.config.task, endpoint.asked.config.prompt) == ("translate", "A talk.")
     verbose = ask_for(file=SOUND, model="whisper-1", response_format="verbose_json")
-    TranslationVerbose.model_validate_json(verbose.text, strict=True)
-    assert {*json.loads(verbose.text)} == {
-        "task",
-        "language",
-        "duration",
-        "text",
-        "segments",
-        "unwritten",
-    }
+    audio.TranslationVerbose.model_validate_json(verbose.text, strict=True)
+    fields = "task language duration text segments unwritten"
+    assert json.loads(verbose.text).keys() == {*fields.split()}
     assert verbose.parse().language == "english"
     with pytest.raises(openai.BadRequestError) as refused:
         ask_for(file=SOUND, model="whisper-1", response_format="diarized_json")
@@ -186,7 +168,7 @@ def test_a_stream_is_deltas_and_the_whole(client, response_format):
         assert done["segments"] == whole["segments"]
 
 
-def test_a_diarized_stream_has_its_segments_before_the_whole(client):
+def test_a_diarized_stream_sends_segments_before_the_whole(client):
     events = streamed(client, response_format="diarized_json")
     kinds = [event["type"].removeprefix("transcript.text.") for event in events]
     assert kinds == ["delta"] * 3 + ["segment"] * 3 + ["done"]
@@ -200,6 +182,23 @@ def test_log_probabilities_are_streamed(client):
     assert done["logprobs"] == ask(client, include=["logprobs"]).to_dict()["logprobs"]
 
 
+@pytest.mark.parametrize(
+    "text", [" Good morning", "\u00fcber \u6f22\u5b57 \U0001f600", "\n\t\x00\xad\xa0"]
+)
+def test_bytes_are_those_that_the_tokenizer_writes(text):
+    writer = ByteLevel(add_prefix_space=False, use_regex=False)
+    ((written, _),) = writer.pre_tokenize_str(text)
+    tokenizer = SimpleNamespace(convert_ids_to_tokens=lambda _: [written])
+    assert replace(MODELS, tokenizer=tokenizer).bytes_of([0]) == [text.encode()]
+
+
+def test_every_token_has_an_entry_in_order():
+    entries, tokenizer = token_logprobs(CHUNKS, MODELS.bytes_of), MODELS.tokenizer
+    assert [each["logprob"] for each in entries] == [-0.5, -0.25, -1.0, -2.0]
+    assert [each["token"] for each in entries] == [tokenizer.decode([n]) for n in range(301, 305)]
+    assert all(bytes(each["bytes"]).decode() == each["token"] for each in entries)
+
+
 def test_silence_streams_an_empty_delta_and_an_empty_text(client, endpoint):
     endpoint.give(SILENT)
     delta, done = streamed(client)
@@ -207,31 +206,26 @@ def test_silence_streams_an_empty_delta_and_an_empty_text(client, endpoint):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_what_is_wrong_before_the_answer_begins_has_its_status(client, endpoint, stream):
+def test_an_error_before_the_answer_has_its_status(client, endpoint, stream):
     endpoint.give(error=InvalidAudio("no sound"), decodes=False)
     with pytest.raises(openai.BadRequestError) as refused:
         ask(client, stream=stream)
     error = refused.value
-    assert (error.code, error.param, error.type) == (
-        "INVALID_AUDIO",
-        "file",
-        "invalid_request_error",
-    )
+    assert (error.code, error.param) == ("INVALID_AUDIO", "file")
+    assert error.type == "invalid_request_error"
     assert error.request_id
     assert error.body["message"] == "INVALID_AUDIO: no sound"
 
 
-def test_what_goes_wrong_midway_is_raised_by_the_stream(client, endpoint):
+def test_an_error_midway_is_raised_by_the_stream(client, endpoint):
     endpoint.give(error=ModelError("the model failed"))
     stream = iter(ask(client, stream=True))
     assert next(stream).delta == "Good morning."
     with pytest.raises(openai.APIError) as raised:
         list(stream)
-    assert (raised.value.message, raised.value.code, raised.value.type) == (
-        "MODEL_ERROR: the model failed",
-        "MODEL_ERROR",
-        "server_error",
-    )
+    error = raised.value
+    assert (error.code, error.type) == ("MODEL_ERROR", "server_error")
+    assert error.message == "MODEL_ERROR: the model failed"
 
 
 @pytest.mark.parametrize(
@@ -250,6 +244,27 @@ def test_errors_are_the_sdks(client, endpoint, error, kind, code):
     assert "secret" not in str(raised.value)
 
 
+WRONG = "invalid_request_error"
+CLIP = InvalidReference("is another", "known_speakers[2].voice.model")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "param"),
+    [
+        (InvalidParameter("should be less", "num_beams"), WRONG, "num_beams"),
+        (Unsupported("no token", "prompt"), WRONG, "prompt"),
+        (InvalidAudio("no audio: none"), WRONG, "file"),
+        (CLIP, WRONG, "known_speaker_references[2]"),
+        (Refusal(Kind.UNAUTHORIZED, "no token"), "authentication_error", None),
+        (Refusal(Kind.BUSY, "full", retry_after=1), "rate_limit_error", None),
+        (ModelError("language: broke"), "server_error", None),
+    ],
+)
+def test_an_error_names_its_kind_and_field(error, kind, param):
+    said = openai_error(error)
+    assert said == {"message": str(error), "type": kind, "param": param, "code": error.code}
+
+
 def test_warnings_reach_the_client_in_every_format(client, endpoint):
     fields = {"extra_body": {"assisted": True, "num_beams": 2}}
     endpoint.give(dataclasses.replace(SPOKEN, warnings=("careful: \u00fc",)))
@@ -260,7 +275,7 @@ def test_warnings_reach_the_client_in_every_format(client, endpoint):
 
 
 @pytest.mark.parametrize("response_format", [*TYPES, "text", "srt", "vtt"])
-def test_what_nobody_says_of_a_text_is_told_in_every_format(client, endpoint, response_format):
+def test_every_format_reports_unspoken_text(client, endpoint, response_format):
     transcript = dataclasses.replace(SPOKEN.transcript, unspoken=(Unspoken((" So",), 3),))
     endpoint.give(dataclasses.replace(SPOKEN, transcript=transcript))
     told = [{"text": " So", "words_before": 3, "timestamp": [2.0, 30.5]}]
@@ -276,9 +291,9 @@ def test_what_nobody_says_of_a_text_is_told_in_every_format(client, endpoint, re
     assert events[-1]["unspoken"] == told
 
 
-def test_models(client, endpoint):
+def test_models(client):
     (only,) = client.models.list().data
-    assert (only.object, only.owned_by, type(only.created)) == ("model", "local", int)
+    assert (only.object, only.owned_by, type(only.created)) == ("model", "org", int)
     assert client.models.retrieve(only.id) == client.models.retrieve("whisper-1") == only
     with pytest.raises(openai.NotFoundError) as refused:
         client.models.retrieve("owner/another")
@@ -307,7 +322,7 @@ def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
     assert truth["text"].strip()
     assert create().text == create(response_format="text") == truth["text"].strip()
     verbose = create(response_format="verbose_json", timestamp_granularities=["word", "segment"])
-    TranscriptionVerbose.model_validate(verbose.to_dict(), strict=True)
+    audio.TranscriptionVerbose.model_validate(verbose.to_dict(), strict=True)
     assert [each.text for each in verbose.segments] == [each["text"] for each in truth["chunks"]]
     assert {each.seek for each in verbose.segments} > {0}
     tokenizer = tiny_handler.endpoint.recogniser.transcriber.models.tokenizer
@@ -315,11 +330,13 @@ def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
         assert tokenizer.decode(segment.tokens) == segment.text
     *deltas, done = create(stream=True)
     assert "".join(each.delta for each in deltas) == done.text == truth["text"].strip()
-    assert joined(create(include=["logprobs"]).logprobs) == truth["text"]
+    entries = create(include=["logprobs"]).logprobs
+    said = bytes(int(byte) for each in entries for byte in each.bytes)  # floats by the SDK
+    assert said.decode(errors="replace") == truth["text"]
 
 
-def test_the_sdks_clips_reach_the_service_and_names_the_client(client, endpoint):
-    told = (KnownSpeaker("Anna", "SPEAKER_01", 0.9, True), KnownSpeaker("Eve", "SPEAKER_00", 0.1))
+def test_clips_reach_the_service_and_names_the_client(client, endpoint):
+    told = (SpeakerMatch("Anna", "SPEAKER_01", 0.9, True), SpeakerMatch("Eve", "SPEAKER_00", 0.1))
     named = renamed(dataclasses.replace(SPOKEN, known_speakers=told), {"SPEAKER_01": "Anna"})
     endpoint.give(named)
     asked = {
@@ -331,9 +348,20 @@ def test_the_sdks_clips_reach_the_service_and_names_the_client(client, endpoint)
     assert [each.speaker for each in answer.segments] == ["Anna", "A", "A"]
     assert [each["label"] for each in answer.known_speakers] == ["Anna", "A"]
     clips = endpoint.asked.config.known_speakers
-    assert [(clip.name, clip.reference[-4:]) for clip in clips] == [
-        ("Anna", "AAAA"),
-        ("Eve", "BBBB"),
-    ]
+    assert [clip.name for clip in clips] == asked["known_speaker_names"]
+    assert [clip.reference[-4:] for clip in clips] == ["AAAA", "BBBB"]
     *_, done = streamed(client, **asked)
     assert [each["matched"] for each in done["known_speakers"]] == [True, False]
+
+
+def test_azures_client_sends_its_key_and_a_deployment(endpoint):
+    app = create_app(endpoint, ServerSettings(page=False, api_key="key"))
+    with live(app) as url:
+        azure = {"azure_endpoint": url, "api_version": "2024-10-21", "max_retries": 0}
+        with openai.AzureOpenAI(api_key="key", **azure) as client:
+            assert ask(client).text == TEXT
+        with (
+            openai.AzureOpenAI(api_key="wrong", azure_deployment="mine", **azure) as client,
+            pytest.raises(openai.AuthenticationError, match="UNAUTHORIZED"),
+        ):
+            ask(client)

@@ -1,23 +1,21 @@
 """Labels of speakers."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from string import ascii_uppercase
 from types import SimpleNamespace
 
 import pytest
-from openai_answers import SPOKEN
-from renamed import renamed
 
 from config import InferenceConfig
+from tests.helpers.openai_answers import SPOKEN
+from tests.helpers.renamed import renamed
 from whosaid.answer.response import response
 from whosaid.payload.parameters import Voice
 from whosaid.server.openai_api.bodies import extras, json_body
 from whosaid.server.openai_api.form import AudioRequest
 from whosaid.server.openai_api.speakers import everyone_labelled, label, with_labels
-from whosaid.transcript import Channel, KnownSpeaker, SpeakerSegment
+from whosaid.transcript import Channel, SpeakerMatch, SpeakerSegment
 
 
 def test_labels_count_as_spreadsheets_do():
@@ -35,13 +33,13 @@ def test_speakers_are_labelled_in_order_of_appearance():
     assert [word for chunk in labelled.transcript.chunks for word in chunk.words] == words
 
 
-def test_known_speakers_keep_their_names_and_labels_are_those_of_the_answer():
+def test_known_speakers_keep_names_and_others_get_letters():
     """The second speaker is called A by a client: the first one is B then."""
     told = (
-        KnownSpeaker("A", "SPEAKER_00", 0.9, True),
-        KnownSpeaker("Eve", "SPEAKER_01", 0.3, False),
-        KnownSpeaker("Bob", "SPEAKER_00", 0.2, False),
-        KnownSpeaker("Ann"),
+        SpeakerMatch("A", "SPEAKER_00", 0.9, True),
+        SpeakerMatch("Eve", "SPEAKER_01", 0.3, False),
+        SpeakerMatch("Bob", "SPEAKER_00", 0.2, False),
+        SpeakerMatch("Ann"),
     )
     named = renamed(replace(SPOKEN, known_speakers=told), {"SPEAKER_00": "A"})
     labelled = with_labels(named)
@@ -53,7 +51,7 @@ def test_known_speakers_keep_their_names_and_labels_are_those_of_the_answer():
     assert extras(SPOKEN, asked) == {}
 
 
-def test_subtitles_of_speakers_who_may_talk_at_once_are_cut_as_without_labels():
+def test_labels_do_not_change_the_cuts_of_subtitles():
     """A speaker's segments begin cues, also if nobody else speaks between them."""
     segments = [replace(each, speaker="S", voice="S") for each in SPOKEN.segments[:2]]
     transcript = replace(SPOKEN.transcript, chunks=SPOKEN.transcript.chunks[:2])

@@ -1,14 +1,12 @@
 """Allowed hosts and origins, and the answers to browsers about foreign pages."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import cache
 from itertools import cycle, product
 
 import pytest
-from asgi import HELLO, JSON, call, served
 
+from tests.helpers.asgi import HELLO, JSON, call, served
 from whosaid.server.admission import host_name
 
 EVIL = "http://evil.example"
@@ -31,33 +29,18 @@ def ask(headers, method="GET", path="/metrics", **settings):
 @pytest.mark.parametrize(
     "host",
     [
-        "localhost",
-        "LOCALHOST:8000",
-        "app.localhost:1",
-        "localhost.",
-        "127.0.0.1:8000",
-        "127.8.9.1",
-        "[::1]:8000",
-        "[::1]",
+        *("localhost", "LOCALHOST:8000", "app.localhost:1", "localhost.", "127.0.0.1:8000"),
+        *("127.8.9.1", "[::1]:8000", "[::1]"),
     ],
 )
-def test_names_of_this_machine_are_answered_without_a_key(host):
+def test_names_of_this_machine_need_no_key(host):
     assert ask({"host": host}).status == 200
 
 
 STRANGERS = [
-    "evil.example",
-    "evil.example:8000",
-    "localhost.evil.example",
-    "127.0.0.1.evil.example",
-    "evillocalhost",
-    "192.168.1.5:8000",
-    "[2001:db8::1]",
-    "localhost@evil.example",
-    "localhost:8000:8000",
-    "localhost/",
-    "127.0.0.1 evil",
-    "",
+    *("evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example"),
+    *("evillocalhost", "192.168.1.5:8000", "[2001:db8::1]", "localhost@evil.example"),
+    *("localhost:8000:8000", "localhost/", "127.0.0.1 evil", ""),
 ]
 
 
@@ -93,7 +76,7 @@ def test_with_a_key_hosts_are_open(host):
     assert ask(headers, api_key="key").status == 200
 
 
-def test_hosts_that_are_named_are_answered_and_no_others_with_a_key_too():
+def test_only_allowed_hosts_are_answered():
     names = frozenset({"asr.example", "*.asr.test", "[2001:db8::1]"})
     for key in (None, "key"):
         headers = {"authorization": "Bearer key"}
@@ -104,7 +87,7 @@ def test_hosts_that_are_named_are_answered_and_no_others_with_a_key_too():
             assert ask({"host": host, **headers}, **settings).code == "HOST_NOT_ALLOWED"
 
 
-def test_any_host_may_be_answered_and_the_one_it_listens_on_is():
+def test_the_listening_host_and_a_wildcard_are_answered():
     assert ask({"host": "evil.example"}, allowed_hosts=frozenset("*")).status == 200
     assert ask({"host": "asr.lan:8000"}, host="ASR.lan").status == 200
     assert ask({"host": "other.lan:8000"}, host="asr.lan").status == 403
@@ -126,11 +109,7 @@ SAME = [
     {"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"},
 ]
 FOREIGN = [
-    {"origin": EVIL},
-    {"origin": "http://localhost:3000"},
-    {"origin": "http://localhost"},
-    {"origin": "null"},
-    {"origin": ""},
+    *({"origin": each} for each in (EVIL, "http://localhost:3000", "http://localhost", "null", "")),
     {"origin": "http://localhost:8000.evil.example"},
     {"origin": "http://evil.example/localhost:8000"},
     {"origin": EVIL, "sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
@@ -145,7 +124,7 @@ KINDS = ["application/json", "application/octet-stream", "audio/wav", ""]
 
 @pytest.mark.parametrize("headers", SAME)
 @pytest.mark.parametrize("key", [None, "key"])
-def test_requests_of_the_page_here_and_of_no_page_are_answered(headers, key):
+def test_requests_of_the_own_page_and_of_programs_are_answered(headers, key):
     common = {"host": "localhost:8000", "authorization": "Bearer key"}
     assert ask({**common, **headers}, api_key=key).status == 200
     assert ask({**common, **JSON, **headers}, "POST", "/", api_key=key).status == 200
@@ -153,7 +132,7 @@ def test_requests_of_the_page_here_and_of_no_page_are_answered(headers, key):
 
 @pytest.mark.parametrize("headers", FOREIGN)
 @pytest.mark.parametrize("key", [None, "key"])
-def test_requests_of_foreign_pages_are_refused_whatever_their_type(headers, key):
+def test_requests_of_foreign_pages_are_refused_under_any_type(headers, key):
     common = {"host": "localhost:8000", "authorization": "Bearer key", **headers}
     replies = [ask(common, api_key=key), ask(common, "OPTIONS", "/", api_key=key)]
     for kind in KINDS:
@@ -166,7 +145,7 @@ def test_requests_of_foreign_pages_are_refused_whatever_their_type(headers, key)
         assert not [name for name in reply.headers if name.startswith("access-control")]
 
 
-def test_a_link_elsewhere_leads_to_the_page_here_and_a_form_does_not():
+def test_foreign_links_are_answered_and_foreign_forms_refused():
     headers = {
         "sec-fetch-site": "cross-site",
         "sec-fetch-mode": "navigate",
@@ -201,7 +180,7 @@ def test_pages_of_an_allowed_origin_read_every_answer(key):
 
 
 @pytest.mark.parametrize("key", [None, "key"])
-def test_a_browser_may_ask_first_and_needs_no_key_for_it(key):
+def test_preflight_requests_need_no_key(key):
     asks = {
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type,x-stainless-os",
@@ -219,13 +198,13 @@ def test_a_browser_may_ask_first_and_needs_no_key_for_it(key):
 
 
 def test_an_allowed_origin_is_no_allowed_host():
-    """Its page may send requests, but a foreign name for this server is still refused."""
+    """The page may send requests, but a foreign name for this server is still refused."""
     asks = {**FROM_APP, "access-control-request-method": "POST"}
     for method in ("GET", "OPTIONS"):
         assert ask({**asks, "host": "evil.example"}, method, **ALLOWED).code == "HOST_NOT_ALLOWED"
 
 
-def test_all_origins_may_be_allowed_but_not_those_without_a_name():
+def test_a_wildcard_allows_every_origin_except_null():
     everybody = {"allowed_origins": frozenset("*")}
     reply = ask({"origin": EVIL}, **everybody)
     assert (reply.status, reply.headers["access-control-allow-origin"]) == (200, EVIL)

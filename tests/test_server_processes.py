@@ -1,8 +1,5 @@
 """Whole servers in processes of their own, ended by signals under load and while jobs run, and by
-an engine that stops. They are children of one process that has imported everything.
-"""
-
-from __future__ import annotations
+an engine that stops. They are children of one process that has imported everything."""
 
 import os
 import re
@@ -16,12 +13,12 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from servers import loopback
-from test_server_lifecycle import fail_to_start
 
 from config import DEMO_MODELS
 from tests.reliability.traffic import KEY, ForkedServer, forked_servers
 from tests.support.audio_files import speech
+from tests.support.servers import loopback
+from tests.test_server_lifecycle import fail_to_start
 from whosaid.runtime.errors import EXIT_STATUS
 from whosaid.server.jobs.store import JobStore
 
@@ -72,7 +69,7 @@ def count(jobs: dict[str, dict], status: str) -> int:
 
 
 def without_scores(value):
-    """Which may differ in the last digit by what was in the batch."""
+    """Return the answer without scores, whose last digit may depend on the batch."""
     if isinstance(value, list):
         return [without_scores(each) for each in value]
     if not isinstance(value, dict):
@@ -86,7 +83,25 @@ def done_lines(*servers: ForkedServer) -> list[str]:
     return re.findall(r"(job_[0-9a-f]{32}) OK in", log)
 
 
+HELD = """
+import time
+from pathlib import Path
+from whosaid.asr.engine.engine import DecodeEngine
+
+held, step = Path({!r}), DecodeEngine.step
+
+def step_later(engine):
+    while held.exists():
+        time.sleep(0.01)
+    return step(engine)
+
+DecodeEngine.step = step_later
+"""
+
+
 def test_jobs_outlive_the_process_and_are_done_once(start, tmp_path, whisper_folder, wav):
+    """While the file `held` exists, running jobs go on running."""
+    held = tmp_path / "held"
     recordings = [wav(speech(seconds)) for seconds in (1.0, 12.0, 12.0, 1.0)]
     (tmp_path / "jobs").mkdir()
     environment = {
@@ -94,13 +109,18 @@ def test_jobs_outlive_the_process_and_are_done_once(start, tmp_path, whisper_fol
         "ASR_MODEL": str(whisper_folder),
         "DTYPE": "float32",
         "MAX_RUNNING_JOBS": "2",
+        "FIRST": HELD.format(str(held)),
     }
     # A random model is never sure: each window would be decoded at six temperatures.
     once = {"params": {"logprob_threshold": -1000, "compression_ratio_threshold": 1000}}
     first = start(**environment)
-    posts = [ask(first, "POST", "/v1/jobs", content=each, **once) for each in recordings]
-    sent = [post.json()["id"] for post in posts]
-    before = wait_until(first, lambda jobs: count(jobs, "succeeded") and count(jobs, "running"))
+    sent = []
+    for recording in recordings:
+        sent.append(ask(first, "POST", "/v1/jobs", content=recording, **once).json()["id"])
+        if not held.exists():
+            wait_until(first, lambda jobs: count(jobs, "succeeded"))
+            held.touch()
+    before = wait_until(first, lambda jobs: count(jobs, "running") == 2)
     os.kill(first.process_id, signal.SIGKILL)
     assert first.exit_status() == -signal.SIGKILL
 
@@ -108,6 +128,7 @@ def test_jobs_outlive_the_process_and_are_done_once(start, tmp_path, whisper_fol
     second = start(**environment)
     wait_until(second, lambda jobs: count(jobs, "running"))
     os.kill(second.process_id, signal.SIGTERM)
+    held.unlink()
     assert second.exit_status() == 0
 
     third = start(**environment)
@@ -128,7 +149,7 @@ def test_jobs_outlive_the_process_and_are_done_once(start, tmp_path, whisper_fol
     assert len(done) == len(set(done)) > 1
 
 
-def test_a_second_server_on_the_folder_does_not_start(tmp_path, monkeypatch):
+def test_a_second_server_on_the_folder_fails_to_start(tmp_path, monkeypatch):
     monkeypatch.setattr("whosaid.server.serving.load_endpoint", None)
     store = JobStore(tmp_path, 1, 1, 0.0)
     told = f"START_FAILED: DATA_DIR={tmp_path}: another server uses it"
@@ -137,12 +158,10 @@ def test_a_second_server_on_the_folder_does_not_start(tmp_path, monkeypatch):
     store.close()
 
 
-def test_a_signal_under_load_loses_nothing_and_bodies_never_touch_the_disk(
-    start, whisper_folder, wav, tmp_path
-):
-    """What was accepted is answered, what comes is told to go. One body does not end before the
-    signal has come, so that there is something to wait for however fast the others are.
-    """
+def test_a_signal_under_load_loses_nothing(start, whisper_folder, wav, tmp_path):
+    """Accepted requests are answered, later ones are refused, and bodies never touch the disk. One
+    body does not end before the signal, so that there is something to wait for however fast the
+    others are."""
     server = start(ASR_MODEL=str(whisper_folder), TMPDIR=str(tmp_path))
     half_bodies_are_held_in_memory(server, tmp_path)
     signal_under_load(server, wav(speech(6.0)))
@@ -154,7 +173,7 @@ def in_progress(server: ForkedServer) -> float:
 
 
 def half_bodies_are_held_in_memory(server: ForkedServer, temporary: Path) -> None:
-    """30 of 60 MB have come, as a form, bytes and JSON; then their senders leave."""
+    """Send 30 of 60 MB as a form, bytes and JSON; then the senders leave."""
     types = ("multipart/form-data; boundary=x", "audio/wav", "application/json")
     head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
     host, port = server.url.removeprefix("http://").split(":")
@@ -210,7 +229,7 @@ def signal_under_load(server: ForkedServer, audio: bytes) -> None:
     assert len({reply.content for reply in replies}) == 1
     assert server.exit_status() == 0
     log = "".join(server.log)
-    assert re.search(r"POST / 200 OK in \d+\.\d\d s, id \w+", log)
+    assert re.search(r"POST / 200 OK in \d+\.\d\d s, by key, id \w+", log)
     assert " endpoint: " not in log.partition("listening on")[2]  # a line a request, no more
     words = {word for word in replies[0].json()["text"].split() if len(word) > 4}
     assert words
@@ -239,10 +258,8 @@ Recogniser.submit, DecodeEngine.step = count, fail
 """
 
 
-def test_when_the_engine_stops_all_who_wait_are_told_and_the_process_ends(
-    start, whisper_folder, wav
-):
-    """Its thread ends once three requests wait for it."""
+def test_a_stopped_engine_answers_waiting_requests_and_exits(start, whisper_folder, wav):
+    """The engine's thread ends once three requests wait for it."""
     server = start(ASR_MODEL=str(whisper_folder), FIRST=ENGINE_FAILS)
     audio = wav(speech(2.0))
     replies = []

@@ -1,6 +1,4 @@
-"""Who may open a session, with which credentials, and how the server ends sessions."""
-
-from __future__ import annotations
+"""The opening of sessions by key, secret or origin, and the ends that the server gives them."""
 
 import asyncio
 import json
@@ -9,20 +7,22 @@ import signal
 
 import openai.types.realtime as sdk
 import pytest
-from asgi import FakeEndpoint, asynchronous, call
-from live_stand_ins import Drivers, Socket, error_of, live
 from pydantic import TypeAdapter
-from refusals import refused
-from test_server_admission import basic
-from test_server_metrics import read as metrics_of
-from test_server_metrics import values
 
+from tests.helpers.asgi import FakeEndpoint, asynchronous, call
+from tests.helpers.live_stand_ins import Drivers, Socket, error_of, live
+from tests.helpers.refusals import refused
+from tests.test_server_admission import basic
+from tests.test_server_metrics import read as metrics_of
+from tests.test_server_metrics import values
 from whosaid.live.settings import AudioFormat, TurnSettings
+from whosaid.server.keys import Principal
 from whosaid.server.lifecycle import DrainingServer
 from whosaid.server.realtime.client_secrets import ClientSecrets
 from whosaid.server.realtime.places import MOST_SLOWED
 from whosaid.server.realtime.session_config import SessionConfig
 
+CREATOR = Principal("key", b"")
 KEY = "the-right-key-of-this-test"
 SECRETS = "/v1/realtime/client_secrets"
 
@@ -44,8 +44,6 @@ def outcome(**options) -> tuple[int, str]:
         settings = options.pop("settings", {})
         app = live(Drivers(), **settings)
         async with Socket(app, **options) as socket:
-            if settings.get("draining"):
-                app.admission.draining = True
             while not socket.status or (socket.status != 101 and not socket.body):
                 await asyncio.sleep(0)
             code = "" if socket.status == 101 else json.loads(socket.body)["error"]["code"]
@@ -76,7 +74,7 @@ def protocols(token: str) -> list[str]:
         ({}, 401, "UNAUTHORIZED"),
     ],
 )  # fmt: skip
-def test_with_a_key_only_who_has_it_opens_a_session(options, status, code):
+def test_only_the_key_opens_a_session(options, status, code):
     assert outcome(settings={"api_key": KEY}, **options) == (status, code)
 
 
@@ -91,7 +89,7 @@ def test_with_a_key_only_who_has_it_opens_a_session(options, status, code):
         ({"origin": "https://evil.example", **bearer(KEY)}, {"api_key": KEY}, "ORIGIN_NOT_ALLOWED"),
     ],
 )  # fmt: skip
-def test_pages_of_other_origins_and_foreign_hosts_open_no_session(headers, settings, code):
+def test_foreign_origins_and_hosts_open_no_session(headers, settings, code):
     status = 403 if code else 101
     assert outcome(headers=headers, settings=settings) == (status, code)
 
@@ -110,25 +108,18 @@ def test_pages_of_other_origins_and_foreign_hosts_open_no_session(headers, setti
     ],
 )
 @asynchronous
-async def test_what_means_nothing_in_an_address_is_ignored_with_a_warning(query, warnings):
+async def test_unknown_query_parameters_are_ignored_with_a_warning(query, warnings):
     async with Socket(live(Drivers()), query=query) as socket:
         created = await socket.read()
     assert (created["type"], created.get("warnings")) == ("session.created", warnings)
 
 
-@pytest.mark.parametrize(
-    ("settings", "status", "code"),
-    [
-        ({"max_live_sessions": 0}, 404, "NOT_FOUND"),
-        ({"draining": True}, 503, "DRAINING"),
-    ],
-)
-def test_where_no_session_can_be_had_the_upgrade_is_refused(settings, status, code):
-    assert outcome(settings=settings) == (status, code)
+def test_a_server_without_sessions_has_no_such_route():
+    assert outcome(settings={"max_live_sessions": 0}) == (404, "NOT_FOUND")
 
 
 @asynchronous
-async def test_more_sessions_than_may_be_are_refused_until_one_ends():
+async def test_sessions_beyond_the_limit_are_refused_until_one_ends():
     app = live(Drivers(), max_live_sessions=2)
     async with Socket(app) as first, Socket(app) as second:
         assert (await first.read())["type"] == (await second.read())["type"]
@@ -150,7 +141,7 @@ async def test_more_sessions_than_may_be_are_refused_until_one_ends():
 
 
 @asynchronous
-async def test_a_browser_is_answered_with_the_protocol_and_never_with_its_key():
+async def test_the_accepted_subprotocol_is_never_the_key():
     app = live(Drivers(), api_key=KEY)
     async with Socket(app, protocols=protocols(KEY)) as socket:
         await socket.read()
@@ -162,18 +153,14 @@ async def test_a_browser_is_answered_with_the_protocol_and_never_with_its_key():
 
 
 @asynchronous
-async def test_a_secret_opens_sessions_that_begin_as_it_says():
-    wanted = {
-        "type": "transcription",
-        "audio": {
-            "input": {
-                "format": {"type": "audio/pcma"},
-                "transcription": {"model": "gpt-4o-transcribe", "language": "en"},
-                "turn_detection": {"type": "server_vad", "threshold": 0.25},
-            }
-        },
-        "include": ["item.input_audio_transcription.logprobs"],
+async def test_a_secret_opens_sessions_with_its_settings():
+    audio = {
+        "format": {"type": "audio/pcma"},
+        "transcription": {"model": "gpt-4o-transcribe", "language": "en"},
+        "turn_detection": {"type": "server_vad", "threshold": 0.25},
     }
+    include = ["item.input_audio_transcription.logprobs"]
+    wanted = {"type": "transcription", "audio": {"input": audio}, "include": include}
 
     drivers = Drivers()
     app = live(drivers, api_key=KEY)
@@ -211,14 +198,12 @@ async def test_a_key_may_begin_as_secrets_do():
             async with Socket(app, **given) as socket:
                 assert (await socket.read())["type"] == "session.created"
     async with Socket(app, protocols=protocols("ek_wrong")) as socket:
-        result = (await socket.refused())["code"]
-    assert result == "UNAUTHORIZED"
+        assert (await socket.refused())["code"] == "UNAUTHORIZED"
 
 
 @asynchronous
-async def test_no_secret_is_made_where_no_session_may_be_opened():
+async def test_no_secret_is_made_while_sessions_are_refused():
     """The refusal tells a browser the reason and Retry-After, which a refused WebSocket hides."""
-
     drivers = Drivers()
     app = live(drivers, api_key=KEY, max_live_sessions=2)
     replies = []
@@ -233,8 +218,7 @@ async def test_no_secret_is_made_where_no_session_may_be_opened():
         replies.append(await ask(app))
         app.admission.draining = True
         replies.append(await ask(app))
-    result = [(each.status, each.code, each.headers.get("retry-after")) for each in replies]
-    assert result == [
+    assert [(each.status, each.code, each.headers.get("retry-after")) for each in replies] == [
         (429, "BUSY", "10"),
         (429, "BUSY", "10"),
         (200, "", None),
@@ -244,14 +228,11 @@ async def test_no_secret_is_made_where_no_session_may_be_opened():
 
 @asynchronous
 async def test_a_secret_is_no_key():
-    """It opens sessions and nothing else, and creates no further secrets."""
-
     app = live(Drivers(), api_key=KEY)
     value = (await ask(app)).json["value"]
     replies = [await ask(app, token=value), await ask(app, token="")]
     replies.append(await call(app, "GET", "/v1/models", headers=bearer(value)))
-    result = [reply.status for reply in replies]
-    assert result == [401] * 3
+    assert [reply.status for reply in replies] == [401] * 3
 
 
 @pytest.mark.parametrize(
@@ -267,7 +248,7 @@ async def test_a_secret_is_no_key():
         ([], "invalid_json", None),
     ],
 )
-def test_a_request_for_a_secret_that_is_wrong_is_refused_by_name(body, code, param):
+def test_a_wrong_request_for_a_secret_is_refused_by_name(body, code, param):
     reply = asyncio.run(
         ask(live(Drivers(), api_key=KEY), body or None, raw=json.dumps(body).encode())
     )
@@ -277,13 +258,9 @@ def test_a_request_for_a_secret_that_is_wrong_is_refused_by_name(body, code, par
 
 @pytest.mark.parametrize(
     ("raw", "status", "code"),
-    [
-        (b"", 200, ""),
-        (b"\xff{}", 400, "INVALID_REQUEST"),
-        (b" " * 70_000, 413, "BODY_TOO_LARGE"),
-    ],
+    [(b"", 200, ""), (b"\xff{}", 400, "INVALID_REQUEST"), (b" " * 70_000, 413, "BODY_TOO_LARGE")],
 )
-def test_the_body_of_a_request_for_a_secret_is_small_json(raw, status, code):
+def test_a_request_for_a_secret_is_small_json(raw, status, code):
     reply = asyncio.run(ask(live(Drivers(), api_key=KEY), raw=raw))
     assert (reply.status, reply.code) == (status, code)
 
@@ -292,24 +269,24 @@ def test_secrets_expire_and_are_so_many_at_most(monkeypatch):
     most, now = 50, [1000.0]
     monkeypatch.setattr("whosaid.server.realtime.client_secrets.MOST_SECRETS", most)
     secrets = ClientSecrets(lambda: now[0])
-    first = secrets.create(10, SessionConfig())
+    first = secrets.create(10, SessionConfig(), CREATOR)
     assert (first.expires_at, secrets.find(first.value.encode())) == (1010, first)
     with refused("UNAUTHORIZED"):
         secrets.find(first.value.encode() + b"x")
-    others = {secrets.create(600, SessionConfig()).value for _ in range(most - 1)}
+    others = {secrets.create(600, SessionConfig(), CREATOR).value for _ in range(most - 1)}
     assert len(others) == most - 1
     with refused("BUSY") as caught:
-        secrets.create(10, SessionConfig())
+        secrets.create(10, SessionConfig(), CREATOR)
     assert caught.value.retry_after == 10
     now[0] = 1010.0
     with refused("UNAUTHORIZED"):
         secrets.find(first.value.encode())
-    assert secrets.create(10, SessionConfig()).expires_at == 1020
+    assert secrets.create(10, SessionConfig(), CREATOR).expires_at == 1020
     assert all(secrets.find(each.encode()) for each in list(others)[:3])
 
 
 @asynchronous
-async def test_a_session_is_one_line_of_the_log_without_what_was_said(caplog):
+async def test_a_session_is_one_log_line_without_its_text(caplog):
     caplog.set_level("INFO", "server")
 
     app = live(Drivers(), api_key=KEY)
@@ -327,17 +304,17 @@ async def test_a_session_is_one_line_of_the_log_without_what_was_said(caplog):
     async with Socket(app, query="canary=1", protocols=protocols("canary")) as refused:
         await refused.refused()
     first, second = caplog.messages
-    pattern = r"GET /v1/realtime 101 OK in \d+\.\d\d s, 1\.0 s of audio, closed with 1000, id mine"
-    assert re.fullmatch(pattern, first)
-    assert re.fullmatch(r"GET /v1/realtime 401 UNAUTHORIZED in \d+\.\d\d s, id \w+", second)
+    begin, took = "GET /v1/realtime", r"\d+\.\d\d s"
+    audio = r"1\.0 s of audio, closed with 1000"
+    assert re.fullmatch(rf"{begin} 101 OK in {took}, {audio}, by key:secret, id mine", first)
+    assert re.fullmatch(rf"{begin} 401 UNAUTHORIZED in {took}, by anonymous, id \w+", second)
     for secret in ("canary", value, KEY):
         assert secret not in caplog.text
 
 
 @asynchronous
 async def test_a_server_that_drains_completes_its_sessions():
-    """They get an event, complete the received audio, and close; until then the server is busy."""
-
+    """Sessions get an event, complete the received audio, and close; the server waits for them."""
     drivers = Drivers(lambda driver: driver.done.clear())
     app = live(drivers)
     server = DrainingServer(app, FakeEndpoint(), 600)
@@ -353,26 +330,25 @@ async def test_a_server_that_drains_completes_its_sessions():
         socket.send_bytes(bytes(4))
         late = await socket.read()
         async with Socket(app) as other:
-            assert (await other.refused())["code"] == "DRAINING"
+            refused = await other.refused()
+            assert (other.status, refused["code"]) == (503, "DRAINING")
         drivers.opened[0].done.set()
         rest = await socket.read_until("closed")
         await socket.running
         assert not server.busy
         assert await server.on_tick(2)
-        told, late, rest, status = told, late, rest, socket.closed
     assert error_of(told) == ("DRAINING", None, None)
     assert error_of(late) == ("session_ending", None, None)
     assert rest[0]["type"] == "input_audio_buffer.committed"
     assert rest[-2]["type"] == "conversation.item.done"
-    assert status == 1001
+    assert socket.closed == 1001
 
 
 @pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize(("fails", "status"), [(False, 1001), (True, 1011)])
 @asynchronous
-async def test_sessions_that_are_not_completed_in_time_are_closed(fails, status, final):
+async def test_sessions_not_completed_in_time_are_closed(fails, status, final):
     """The client's last commit, too, has only the time that the drain has."""
-
     drivers = Drivers(lambda driver: driver.done.clear())
     app = live(drivers)
     server = DrainingServer(app, FakeEndpoint(), 0)
@@ -387,8 +363,7 @@ async def test_sessions_that_are_not_completed_in_time_are_closed(fails, status,
         assert await server.on_tick(1)
         events = await socket.read_until("closed")
         await socket.running
-        events, closed, freed = events, socket.closed, drivers.opened[0].closed
     code = "MODEL_ERROR" if fails else "DRAINING"
     assert error_of(events[-2])[0] == code
     assert {each["type"] for each in events} == {"error", "closed"}
-    assert (closed, freed) == (status, 1)
+    assert (socket.closed, drivers.opened[0].closed) == (status, 1)

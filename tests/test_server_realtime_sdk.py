@@ -1,18 +1,16 @@
 """OpenAI's own client, in front of the server as it listens."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from contextlib import contextmanager
 
 import openai
 import pytest
-from asgi import FakeEndpoint
-from live_app import listening
-from live_stand_ins import Drivers, live
 from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK
 
+from tests.helpers.asgi import FakeEndpoint
+from tests.helpers.live_app import listening
+from tests.helpers.live_stand_ins import Drivers, live
 from whosaid.server.lifecycle import DrainingServer
 
 KEY = "the-right-key-of-this-test"
@@ -73,7 +71,7 @@ def test_a_session_of_the_asynchronous_client():
     assert cleared.type == "input_audio_buffer.cleared"
 
 
-def test_a_session_of_the_other_client_by_a_secret():
+def test_a_secret_opens_the_synchronous_clients_session():
     with listens() as options, openai.OpenAI(**options) as client:
         session = {"type": "transcription", "audio": {"input": {"turn_detection": None}}}
         secret = client.realtime.client_secrets.create(
@@ -96,7 +94,7 @@ def test_a_session_of_the_other_client_by_a_secret():
 @pytest.mark.parametrize(
     ("seconds", "end"), [(0.3, ConnectionClosedError), (None, ConnectionClosedOK)]
 )
-def test_who_is_ahead_of_real_time_waits_for_no_answer_to_pings(seconds, end):
+def test_clients_ahead_of_real_time_get_no_pongs(seconds, end):
     """By docs/api.md pings are not answered while nothing is read."""
     pings = {"ping_interval": 0.1, "ping_timeout": seconds}
     ahead = base64.b64encode(bytes(2 * 24_000 * 2)).decode()

@@ -1,6 +1,4 @@
-"""A session's events, one after the other: what each does, and what is told of what is wrong."""
-
-from __future__ import annotations
+"""A session's events, one after the other: the effect of each, and the errors."""
 
 import asyncio
 import base64
@@ -11,14 +9,15 @@ from dataclasses import replace
 
 import openai.types.realtime as sdk
 import pytest
-from asgi import asynchronous
-from live_stand_ins import Drivers, Socket, error_of, live
 from openai.types.realtime import RealtimeClientEvent
 from pydantic import TypeAdapter
 
+from tests.helpers.asgi import asynchronous
+from tests.helpers.live_stand_ins import Drivers, Socket, error_of, live
 from whosaid.errors import InvalidParameter
-from whosaid.live.events import Segment
+from whosaid.live.events import SegmentEvent
 from whosaid.live.settings import AudioFormat, LiveSettings, TurnSettings
+from whosaid.payload.parameters import HotWord
 from whosaid.server.realtime.client_events import MOST_VALUES, REFUSED, SERVED
 from whosaid.server.realtime.server_events import EventEncoder
 from whosaid.server.realtime.session import Ahead
@@ -26,6 +25,9 @@ from whosaid.transcript import Word
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 ALL = [f"item.input_audio_transcription.{name}" for name in ("logprobs", "words", "segments")]
+
+
+SIOBHAN = {"text": "Siobhan", "sounds_like": ["shivawn"]}
 
 
 def audio(count: int) -> str:
@@ -44,7 +46,7 @@ async def opened(drivers=None, **settings):
 
 
 @asynchronous
-async def test_what_is_appended_and_committed_is_told_in_order():
+async def test_appends_and_commits_are_answered_in_order():
     async with opened() as socket:
         socket.send("input_audio_buffer.append", audio=audio(4))
         socket.send("input_audio_buffer.append", audio=audio(30_000))
@@ -73,8 +75,8 @@ async def test_what_is_appended_and_committed_is_told_in_order():
 
 
 @asynchronous
-async def test_every_event_is_of_the_types_that_the_sdk_reads():
-    """Strictly: the SDK itself checks nothing. Two are ours alone."""
+async def test_every_event_has_a_type_of_the_sdk():
+    """Types are checked strictly, because the SDK itself checks nothing. Two are ours alone."""
     async with opened() as socket:
         socket.send("session.update", session={"type": "transcription", "include": ALL})
         socket.send("input_audio_buffer.append", audio=audio(4))
@@ -88,10 +90,8 @@ async def test_every_event_is_of_the_types_that_the_sdk_reads():
         if event["type"] not in ours:
             read = reader.validate_python(event, strict=True)
             assert read.type == event["type"]
-            assert set(event) <= set(read.to_dict(mode="json", exclude_unset=False)) | {
-                "words",
-                "warnings",
-            }
+            ours_too = {"words", "warnings"}
+            assert set(event) <= {*read.to_dict(mode="json", exclude_unset=False)} | ours_too
     delta = next(event for event in events if event["type"].endswith(".delta"))
     assert delta["logprobs"] == [
         {"token": "A", "bytes": [65], "logprob": -0.5},
@@ -106,9 +106,9 @@ async def test_every_event_is_of_the_types_that_the_sdk_reads():
     assert (segment["speaker"], segment["start"], segment["end"]) == ("A", 0.0, 0.5)
 
 
-def test_segments_have_words_where_they_hold_some_and_words_are_included():
+def test_segments_hold_words_only_if_included():
     word = Word(" no", 0.8, 1.2, "B", 0.75)
-    plain = Segment("item", "seg_1", " no", "B", 0.8, 1.2)
+    plain = SegmentEvent("item", "seg_1", " no", "B", 0.8, 1.2)
     said = {"word": " no", "start": 0.8, "end": 1.2, "probability": 0.75, "speaker": "B"}
     for include, segment, expected in (
         (ALL, replace(plain, words=(word,)), [said]),
@@ -121,16 +121,17 @@ def test_segments_have_words_where_they_hold_some_and_words_are_included():
 
 
 @asynchronous
-async def test_updates_change_what_they_name_and_null_turns_off():
+async def test_updates_change_named_fields_and_null_turns_off():
     def update(socket, **given):
         socket.send("session.update", session={"type": "transcription", "audio": {"input": given}})
         return socket.read()
 
     async with opened() as socket:
-        transcription = {"language": "en", "prompt": "Hello.", "keywords": ["Ada", "Bo"]}
+        transcription = {"language": "en", "prompt": "Hello.", "keywords": ["Ada", SIOBHAN]}
+        more = {"model": "whisper-1", "delay": "high"}
         events = [
             await update(socket, transcription=transcription),
-            await update(socket, transcription={"model": "whisper-1", "delay": "high"}),
+            await update(socket, transcription=more),
             await update(socket, turn_detection={"type": "server_vad", "threshold": 0.75}),
             await update(socket, turn_detection={"silence_duration_ms": 200}),
             await update(socket, transcription={"prompt": None, "keywords": None}),
@@ -142,15 +143,8 @@ async def test_updates_change_what_they_name_and_null_turns_off():
     drivers = socket.drivers
     told = [event["session"]["audio"]["input"] for event in events]
     assert {event["type"] for event in events} == {"session.updated"}
-    assert told[1]["transcription"] == {
-        "model": "whisper-1",
-        "language": "en",
-        "prompt": "Hello.",
-        "keywords": ["Ada", "Bo"],
-        "delay": "high",
-        "known_speaker_names": [],
-        "known_speaker_threshold": None,
-    }
+    unknown = {"known_speaker_names": [], "known_speaker_threshold": None}
+    assert told[1]["transcription"] == transcription | more | unknown
     turns = [each["turn_detection"] for each in told]
     assert (turns[2]["threshold"], turns[2]["silence_duration_ms"]) == (0.75, 500)
     assert (turns[3]["threshold"], turns[3]["silence_duration_ms"]) == (0.75, 200)
@@ -160,14 +154,11 @@ async def test_updates_change_what_they_name_and_null_turns_off():
     assert formats[7:] == [{"type": "audio/pcm", "rate": rate} for rate in (16000, 24000)]
     heard = [call[1:] for call in drivers.opened[0].calls]
     assert heard[0] == (
-        LiveSettings("en", "Hello.", ("Ada", "Bo"), TurnSettings()),
+        LiveSettings("en", "Hello.", ("Ada", HotWord(**SIOBHAN)), TurnSettings()),
         AudioFormat.PCM_24000,
     )
     assert heard[4][0] == LiveSettings("en", None, (), TurnSettings(0.75, 300, 200), "high")
-    assert heard[5] == (
-        LiveSettings("en", None, (), None, "high"),
-        AudioFormat.PCMU,
-    )
+    assert heard[5] == (LiveSettings("en", None, (), None, "high"), AudioFormat.PCMU)
     assert heard[8] == (LiveSettings(), AudioFormat.PCM_24000)
 
 
@@ -179,8 +170,7 @@ KNOWN = {
 
 
 @asynchronous
-async def test_speakers_are_looked_for_where_segments_are_included_and_known_ones_are_named():
-
+async def test_segments_ask_for_speakers_and_known_names():
     drivers = Drivers()
     async with opened(drivers) as socket:
         told = []
@@ -201,16 +191,13 @@ async def test_speakers_are_looked_for_where_segments_are_included_and_known_one
     field = f"{INPUT}.transcription.known_speaker_references"
     assert error_of(told[0]) == ("unsupported_value", field, None)
     assert told[1]["session"]["include"] == ALL
-    assert told[1]["session"]["audio"]["input"]["transcription"]["known_speaker_names"] == [
-        "Ada",
-        "Ada",
-    ]
+    known = told[1]["session"]["audio"]["input"]["transcription"]
+    assert (known["known_speaker_names"], known["known_speaker_threshold"]) == (["Ada"] * 2, 0.7)
     assert "AAAA" not in json.dumps(told)
     assert error_of(told[2]) == ("invalid_value", field, None)
     names = f"{INPUT}.transcription.known_speaker_names[0]"
     assert error_of(told[3]) == ("invalid_value", names, None)
     threshold = f"{INPUT}.transcription.known_speaker_threshold"
-    assert told[1]["session"]["audio"]["input"]["transcription"]["known_speaker_threshold"] == 0.7
     assert error_of(told[4]) == ("invalid_value", threshold, None)
     assert error_of(told[5]) == ("invalid_type", threshold, None)
     assert told[6]["session"]["include"] is None
@@ -222,7 +209,7 @@ async def test_speakers_are_looked_for_where_segments_are_included_and_known_one
 
 
 @asynchronous
-async def test_a_session_that_asks_for_segments_goes_on_where_nobody_tells_speakers_apart():
+async def test_segments_without_diarization_only_warn():
     async with opened(diarizer=None) as socket:
         socket.send("session.update", session={"include": ALL})
         updated = await socket.read()
@@ -240,7 +227,7 @@ async def test_a_session_that_asks_for_segments_goes_on_where_nobody_tells_speak
 
 
 @asynchronous
-async def test_every_event_of_the_sdk_is_served_or_refused_by_its_name():
+async def test_every_sdk_event_is_served_or_refused_by_name():
     union = typing.get_args(typing.get_args(RealtimeClientEvent)[0])
     kinds = {typing.get_args(each.model_fields["type"].annotation)[0] for each in union}
     assert len(kinds) >= 11
@@ -319,8 +306,9 @@ WRONG = [
     (heard(delay="none"), "invalid_value", f"{INPUT}.transcription.delay"),
     (heard(prompt="x" * 4001), "invalid_value", f"{INPUT}.transcription.prompt"),
     (heard(prompt="\ud800"), "invalid_value", f"{INPUT}.transcription.prompt"),
-    (heard(keywords=["a"] * 201), "invalid_value", f"{INPUT}.transcription.keywords"),
+    (heard(keywords=["a"] * 2001), "invalid_value", f"{INPUT}.transcription.keywords"),
     (heard(keywords=[""]), "invalid_value", f"{INPUT}.transcription.keywords[0]"),
+    (heard(keywords=["a", {"text": ""}]), "invalid_value", f"{INPUT}.transcription.keywords[1]"),
     (heard(keywords=["a", "a"]), "invalid_value", f"{INPUT}.transcription.keywords"),
     (heard(languages=["en", "de"]), "unsupported_value", f"{INPUT}.transcription.languages"),
     (heard(language="en", languages=["de"]), "invalid_value", f"{INPUT}.transcription.languages"),
@@ -328,9 +316,8 @@ WRONG = [
 
 
 @asynchronous
-async def test_what_is_wrong_is_told_by_its_name_and_changes_nothing():
+async def test_errors_are_named_and_change_nothing():
     """All errors occur in one session, which goes on unchanged."""
-
     async with opened(max_append_bytes=60000) as socket:
         told = []
         for event, _, _ in WRONG:
@@ -374,9 +361,8 @@ IGNORED = [
 
 
 @asynchronous
-async def test_what_means_nothing_here_is_ignored_with_a_warning():
+async def test_fields_without_meaning_are_ignored_with_a_warning():
     """Clients of conversations and of other servers send such fields; none causes an error."""
-
     async with opened() as socket:
         told = []
         for event, _ in IGNORED:
@@ -425,7 +411,7 @@ async def test_the_flat_form_of_the_beta_is_read(kind, around):
 
 
 @asynchronous
-async def test_a_commit_behind_the_detectors_own_is_warned_of_and_without_a_detector_an_error():
+async def test_an_empty_commit_warns_with_turn_detection_and_fails_without():
     async with opened() as socket:
         socket.send("input_audio_buffer.commit", event_id="mine")
         behind = await socket.read()
@@ -440,24 +426,17 @@ async def test_a_commit_behind_the_detectors_own_is_warned_of_and_without_a_dete
 
 
 NO_JSON = [
-    "",
-    "{",
-    "[]",
-    "null",
-    '"input_audio_buffer.clear"',
-    "NaN",
-    "[" * 100_000,
-    '{"a":' * 5_000,
+    *("", "{", "[]", "null", '"input_audio_buffer.clear"', "NaN", "[" * 100_000, '{"a":' * 5_000),
     '{"type": "session.update", "n": 1' + "0" * 5_000 + "}",
     '{"x": "' + "\\" * 5,
     " " * 2_000_000,
     json.dumps({str(number): number for number in range(MOST_VALUES + 1)}),
-    json.dumps({"a": [[0] * 600, [0] * 600]}),
+    json.dumps({"a": [[0] * (MOST_VALUES // 2 + 1)] * 2}),
 ]
 
 
 @asynchronous
-async def test_what_is_no_event_is_told_and_the_session_goes_on():
+async def test_malformed_json_is_an_error_and_the_session_continues():
     async with opened() as socket:
         told = []
         for text in NO_JSON:
@@ -470,11 +449,8 @@ async def test_what_is_no_event_is_told_and_the_session_goes_on():
 
 
 @asynchronous
-async def test_the_last_commit_completes_and_closes_and_nothing_may_follow():
-    def each(driver):
-        driver.done.clear()
-
-    drivers = Drivers(each)
+async def test_the_final_commit_completes_and_closes():
+    drivers = Drivers(lambda driver: driver.done.clear())
     async with opened(drivers) as socket:
         socket.send("input_audio_buffer.append", audio=audio(4))
         socket.send("input_audio_buffer.commit", final=True)
@@ -482,17 +458,15 @@ async def test_the_last_commit_completes_and_closes_and_nothing_may_follow():
         told = await socket.read()
         drivers.opened[0].done.set()
         rest = await socket.read_until("closed")
-        status = socket.closed
     assert error_of(told) == ("session_ending", None, "late")
     assert rest[-2]["type"] == "conversation.item.done"
-    assert status == 1000
+    assert socket.closed == 1000
     assert [call for call in drivers.opened[0].calls if call != "finish"] == [("append", bytes(4))]
 
 
 @asynchronous
-async def test_a_session_that_is_not_completed_in_time_says_so_and_is_closed_as_failed():
+async def test_a_session_not_completed_in_time_closes_as_failed():
     """The limit is a request's; a drain has its own."""
-
     drivers = Drivers(lambda driver: driver.done.clear())
     async with opened(drivers, request_timeout=0.2, drain_timeout=0.1) as socket:
         socket.send_bytes(bytes(4))
@@ -522,21 +496,19 @@ async def test_a_client_that_leaves_frees_what_it_had():
 
 
 @asynchronous
-async def test_a_client_that_leaves_while_it_is_completed_is_not_waited_for():
+async def test_a_client_that_leaves_ends_its_completion():
     drivers = Drivers(lambda driver: driver.done.clear())
     async with Socket(live(drivers)) as socket:
         await socket.read()
         socket.send("input_audio_buffer.commit", final=True)
         while "finish" not in drivers.opened[0].calls:
             await asyncio.sleep(0)
-    result = drivers.opened[0].closed, socket.closed
-    assert result == (1, None)
+    assert (drivers.opened[0].closed, socket.closed) == (1, None)
 
 
 @asynchronous
 async def test_a_client_that_takes_nothing_stalls_itself_alone():
-    """Its driver waits for it, and nothing more is read from it."""
-
+    """The driver waits for its client, and the session reads nothing more."""
     drivers = Drivers()
     app = live(drivers)
     async with Socket(app) as slow, Socket(app) as other:
@@ -555,12 +527,11 @@ async def test_a_client_that_takes_nothing_stalls_itself_alone():
         slow.takes.set()
         for _ in range(50 - 1):
             await slow.read_until("warning")
-        result = stalled
-    assert result == 3  # connect, audio, and the commit that is told
+    assert stalled == 3  # connect, audio, and the commit that is told
 
 
 @asynchronous
-async def test_nothing_is_read_of_who_is_too_far_ahead_until_time_has_passed(monkeypatch):
+async def test_a_client_far_ahead_is_read_as_time_passes(monkeypatch):
     class Clocked(Ahead):
         def __init__(self, most):
             super().__init__(most, lambda: now[0])
@@ -595,24 +566,24 @@ async def test_nothing_is_read_of_who_is_too_far_ahead_until_time_has_passed(mon
     [("live_idle_seconds", "session_idle"), ("live_session_seconds", "session_expired")],
 )
 @asynchronous
-async def test_a_session_ends_in_order_when_its_time_is_over(limit, code):
-    async with opened(**{limit: 0.3}) as socket:
-        socket.send_bytes(bytes(4))
+async def test_a_session_ends_in_order_at_its_limit(limit, code):
+    drivers = Drivers()
+    async with Socket(live(drivers, **{limit: 0.3})) as socket:
+        socket.send_bytes(bytes(4))  # before the time begins
         events, status = await socket.read_until("closed"), socket.closed
-    assert error_of(events[0]) == (code, None, None)
+    assert error_of(events[1]) == (code, None, None)
     assert events[-2]["type"] == "conversation.item.done"
-    assert (status, socket.drivers.opened[0].calls[-1]) == (1001, "finish")
+    assert (status, drivers.opened[0].calls[-1]) == (1001, "finish")
 
 
 @pytest.mark.parametrize("last", [False, True])
 @asynchronous
-async def test_a_driver_that_fails_otherwise_ends_the_session_alone(last, caplog):
-
+async def test_a_failing_driver_ends_only_its_session(last, caplog):
     drivers = Drivers()
     async with opened(drivers) as socket:
         drivers.opened[0].error = RuntimeError("broken " + "secret")
         socket.send("input_audio_buffer.commit", final=last)
         (told, _), status = await socket.read_until("closed"), socket.closed
     assert error_of(told)[0] == "MODEL_ERROR"
-    assert status == 1011
-    assert drivers.opened[0].closed == 1
+    assert "broken secret" not in f"{told}{caplog.text}"
+    assert (status, drivers.opened[0].closed) == (1011, 1)

@@ -1,16 +1,14 @@
 """A client that is refused while it sends gets the whole answer."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from contextlib import suppress
 from http.client import HTTPResponse
 
 import pytest
-from asgi import served
-from live_app import listening
 
+from tests.helpers.asgi import served
+from tests.helpers.live_app import listening
 from whosaid.server.lifecycle import DrainingServer
 
 BODY = b" " * 600_000
@@ -20,7 +18,7 @@ HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 @pytest.fixture
 def refusing() -> DrainingServer:
-    """A server that has a key and no place."""
+    """Make a server that has a key and no free place."""
     service, gate = served(api_key="key", max_queue=1)
     gate.admission.permits.most = 0
     return DrainingServer(gate, service, 600)
@@ -58,10 +56,10 @@ def wait_for_answer(client: socket.socket) -> None:
     ("status", "chunked", "sends_on"),
     [(401, False, True), (413, True, False), (415, True, True), (429, False, False)],
 )
-def test_who_reads_after_sending_everything_gets_the_answer(
+def test_a_client_that_reads_after_sending_gets_the_answer(
     refusing, monkeypatch, status, chunked, sends_on
 ):
-    """Sending everything at once, or continuing after the answer was sent."""
+    """The client sends everything at once, or goes on after the answer was sent."""
     admission, given = refusing.gate.admission, {}
     if status == 401:
         given["authorization"] = "Bearer other"
@@ -87,7 +85,7 @@ def test_who_reads_after_sending_everything_gets_the_answer(
         assert client.recv(1) == b""
 
 
-def test_a_sender_that_drips_is_cut_after_some_time(refusing, monkeypatch):
+def test_a_dripping_sender_is_cut_off(refusing, monkeypatch):
     monkeypatch.setattr("whosaid.server.gate.LINGER_S", 0.05)
     with listening(refusing) as where, connected(where) as client:
         client.sendall(head())
@@ -97,7 +95,7 @@ def test_a_sender_that_drips_is_cut_after_some_time(refusing, monkeypatch):
                 client.sendall(b"x")
 
 
-def test_the_end_of_the_server_waits_for_no_sender(refusing, caplog):
+def test_a_stopping_server_waits_for_no_sender(refusing, caplog):
     """uvicorn would say that its time to end was over."""
     with listening(refusing) as where, connected(where) as client:
         client.sendall(head())
@@ -122,7 +120,7 @@ def test_after_a_small_body_the_connection_is_kept(refusing, late):
         assert read_answer(client)[0].status == 200
 
 
-def test_who_asks_before_sending_is_refused_and_not_told_to_go_on(refusing):
+def test_expect_100_continue_is_answered_by_the_refusal(refusing):
     with listening(refusing) as where, connected(where) as client:
         client.sendall(head(content_length=5, expect="100-continue"))
         response, _ = read_answer(client)

@@ -1,6 +1,4 @@
-"""The server's settings: what names, origins and keys are taken, and what they are read as."""
-
-from __future__ import annotations
+"""The server's settings: accepted names, origins and keys, and their values."""
 
 import pytest
 from pydantic import SecretStr
@@ -18,7 +16,7 @@ def no_variables(monkeypatch):
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def test_the_servers_key_is_read_without_what_no_header_can_carry(monkeypatch):
+def test_white_space_around_the_key_is_dropped(monkeypatch):
     """Otherwise a line feed at the end of a secret's file locks every client out."""
     monkeypatch.setenv("API_KEY", f" {SECRET}\n")
     key = ServerSettings.from_environment().api_key
@@ -31,7 +29,7 @@ def test_the_servers_key_is_read_without_what_no_header_can_carry(monkeypatch):
 @pytest.mark.parametrize(
     ("key", "warns"), [("short", True), ("x" * 15, True), ("x" * 16, False), (None, False)]
 )
-def test_a_key_that_can_be_guessed_is_warned_of(key, warns):
+def test_a_guessable_key_is_warned_of(key, warns):
     warning = ServerSettings(api_key=key).warning
     assert bool(warning) is warns
     if warning:
@@ -58,18 +56,16 @@ def test_names_are_read_as_a_list(monkeypatch, name, text, read):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("ALLOWED_HOSTS", "https://a.example"),
-        ("ALLOWED_HOSTS", "a.example:8000"),
-        ("ALLOWED_HOSTS", "a.example,"),
-        ("ALLOWED_HOSTS", "a.*.example"),
-        ("ALLOWED_HOSTS", "a b"),
-        ("ALLOWED_ORIGINS", "a.example"),
-        ("ALLOWED_ORIGINS", "https://a.example/"),
-        ("ALLOWED_ORIGINS", "null"),
+        *(
+            ("ALLOWED_HOSTS", each)
+            for each in ("https://a.example", "a.example:8000", "a.example,")
+        ),
+        *(("ALLOWED_HOSTS", each) for each in ("a.*.example", "a b")),
+        *(("ALLOWED_ORIGINS", each) for each in ("a.example", "https://a.example/", "null")),
         ("ALLOWED_ORIGINS", "https://*"),
     ],
 )
-def test_names_that_could_not_match_are_refused_at_start(monkeypatch, name, text):
+def test_names_that_match_nothing_are_refused_at_start(monkeypatch, name, text):
     monkeypatch.setenv(name, text)
     with pytest.raises(ValueError, match=f"^{name}: should be ") as caught:
         ServerSettings.from_environment()
@@ -77,7 +73,7 @@ def test_names_that_could_not_match_are_refused_at_start(monkeypatch, name, text
 
 
 @pytest.mark.parametrize("settings", [ModelSettings, ServerSettings])
-def test_what_the_others_read_is_not_taken_for_a_misspelling(settings):
+def test_variables_of_other_settings_are_no_misspellings(settings):
     """Each reader of variables warns of those that are nearly its own."""
     every = (*ModelSettings.model_fields, *ServerSettings.model_fields)
     assert misspelt_variables(settings, given=map(str.upper, every)) == []

@@ -1,38 +1,25 @@
-"""Server-sent events: bytes, pings, errors, what is closed, and those of the native routes."""
-
-from __future__ import annotations
+"""Server-sent events: bytes, pings, errors, closed streams, and the native routes' events."""
 
 import asyncio
 import json
 
 import pytest
-from asgi import asynchronous
-from openai_answers import SPOKEN, KnownAnswers
 
 from config import InferenceConfig
+from tests.helpers.asgi import asynchronous
+from tests.helpers.openai_answers import SPOKEN, KnownAnswers
 from whosaid.answer.response import response
-from whosaid.asr import Progress
-from whosaid.endpoint import Decoded
-from whosaid.request import TranscriptionRequest, Upload
-from whosaid.server.sse import (
-    PING,
-    EventStream,
-    encode,
-    native_messages,
-    wait_for_audio,
-    with_pings,
-)
+from whosaid.asr import Transcribed
+from whosaid.endpoint import Decoded, Diarized
+from whosaid.endpoint.request import TranscriptionRequest, Upload
+from whosaid.server import sse
 from whosaid.transcript import Chunk
 
 SCOPE = {"type": "http", "asgi": {"spec_version": "2.3"}}
 
 
-def request_of(**parameters) -> TranscriptionRequest:
-    return TranscriptionRequest(Upload(b"sound"), InferenceConfig.read(parameters), options=None)
-
-
-async def sent_by(stream: EventStream, leaves_after: int | None = None):
-    """The headers and body that a client gets, who may leave after so many messages."""
+async def sent_by(stream: sse.EventStream, leaves_after: int | None = None):
+    """Return the headers and body that a client gets who may leave after so many messages."""
     messages, left = [], asyncio.Event()
 
     async def receive():
@@ -56,11 +43,12 @@ def events_of(body: bytes):
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-async def native_stream(endpoint, **parameters) -> EventStream:
-    request = request_of(**parameters)
+async def native_stream(endpoint, **parameters) -> sse.EventStream:
+    config = InferenceConfig.read(parameters)
+    request = TranscriptionRequest(Upload([b"sound"]), config, options=None)
     events = endpoint.stream(request, None)
-    decoded = await wait_for_audio(events)
-    return EventStream(events, native_messages(decoded, events, request.config))
+    decoded = await sse.wait_for_audio(events)
+    return sse.EventStream(events, sse.native_messages(decoded, events, request.config))
 
 
 def native_events(endpoint, **parameters):
@@ -71,12 +59,12 @@ def native_events(endpoint, **parameters):
 
 
 @pytest.fixture
-def endpoint(tiny_endpoint):
-    return KnownAnswers(tiny_endpoint)
+def endpoint():
+    return KnownAnswers()
 
 
 def test_an_event_is_one_line_whatever_it_holds():
-    written = encode({"text": "a\nb\r\n\u2028 \u00fc", "number": float("nan")})
+    written = sse.encode({"text": "a\nb\r\n\u2028 \u00fc", "number": float("nan")})
     assert written.startswith(b"data: ")
     assert written.endswith(b"\n\n")
     assert len(written[:-2].splitlines()) == 1
@@ -110,12 +98,14 @@ def test_times_never_go_back_from_event_to_event(endpoint):
 @asynchronous
 async def test_an_estimated_duration_bounds_no_times():
     async def events():
-        yield Progress(10.0, 31.5, ())
-        yield Progress(30.0, 31.5, (Chunk(" a", 20.0, 40.0),))
-        yield Progress(31.5, 31.5, (Chunk(" b", 40.0, 50.0),))
+        yield Transcribed(10.0, 31.5, ())
+        yield Transcribed(30.0, 31.5, (Chunk(" a", 20.0, 40.0),))
+        yield Transcribed(31.5, 31.5, (Chunk(" b", 40.0, 50.0),))
+        yield Diarized(0.123)
 
-    messages = native_messages(Decoded(31.5, estimated=True), events(), InferenceConfig())
-    _, *progress = [each async for each in messages]
+    messages = sse.native_messages(Decoded(31.5, estimated=True), events(), InferenceConfig())
+    _, *progress, speakers = [each async for each in messages]
+    assert speakers == {"type": "speakers", "share": 0.12}
     told = [chunk["timestamp"] for each in progress for chunk in each["chunks"]]
     assert told == [[20.0, 40.0], [40.0, 50.0]]
 
@@ -130,14 +120,14 @@ async def test_pings_go_out_while_nothing_comes():
         yield b"last"
 
     seen = []
-    async for part in with_pings(slow(), 0.001):
+    async for part in sse.with_pings(slow(), 0.001):
         seen.append(part)
-        if seen.count(PING) == 3:
+        if seen.count(sse.PING) == 3:
             go_on.set()
-    assert [part for part in seen if part != PING] == [b"first", b"last"]
+    assert [part for part in seen if part != sse.PING] == [b"first", b"last"]
     assert seen[0] == b"first"
-    assert seen.count(PING) >= 3
-    assert PING == b": ping\n\n"
+    assert seen.count(sse.PING) >= 3
+    assert sse.PING == b": ping\n\n"
 
 
 @pytest.mark.parametrize("leaves_after", [1, 2])
@@ -155,12 +145,11 @@ async def test_a_client_that_leaves_closes_the_request(leaves_after):
 
     events = endless()
     await anext(events)
-    await sent_by(EventStream(events, events), leaves_after)
-    result = closed
-    assert result == [True]
+    await sent_by(sse.EventStream(events, events), leaves_after)
+    assert closed == [True]
 
 
-def test_a_stream_that_is_never_sent_closes_the_request(endpoint):
+def test_an_unsent_stream_closes_the_request(endpoint):
     async def run():
         stream = await native_stream(endpoint)
 

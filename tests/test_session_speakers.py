@@ -1,8 +1,5 @@
-"""Live sessions of an endpoint with the models that ship: speakers as in the file, who is known by
-name, and no text that waits for them.
-"""
-
-from __future__ import annotations
+"""Live sessions of an endpoint with the models that ship: speakers as in the file, known names, and
+no text that waits for speakers."""
 
 import asyncio
 import base64
@@ -16,20 +13,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recogniser_stand_ins import TurnsOfSeconds
-from refusals import refused
 
 from config import DEMO_MODELS
 from diarization_utils import attribute, speaker_segments
+from tests.helpers.asgi import asynchronous
+from tests.helpers.recogniser_stand_ins import TurnsOfSeconds
+from tests.helpers.refusals import refused
 from tests.support.audio_files import conversation, speech, wav_file
 from whosaid.diarization.diarizer import DiarizationCancelled, Pause
 from whosaid.errors import ModelError
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.driver import LiveDriver
-from whosaid.live.events import Completed, LiveEvent, Segment, SpeakersFound, Words
+from whosaid.live.events import Completed, LiveEvent, SegmentEvent, SpeakersFound, Words
 from whosaid.live.settings import AudioFormat, LiveSettings
 from whosaid.payload.parameters import ReferenceClip
-from whosaid.transcript import KnownSpeaker
+from whosaid.transcript import SpeakerMatch
 
 SETTINGS = LiveSettings(language="en", turn_detection=None, speakers=True)
 PIECE = 8_000  # bytes
@@ -37,7 +35,7 @@ pytestmark = pytest.mark.skipif(not DEMO_MODELS.is_dir(), reason="the demo model
 
 
 class NoTurns:
-    """A detector that hears nothing: no text is looked for before its item ends."""
+    """A detector that finds no speech: no text is looked for before its item ends."""
 
     silent_for = 0.0
 
@@ -78,15 +76,12 @@ def endpoint(demo_endpoint, monkeypatch):
 
 
 def asked(endpoint, samples: np.ndarray, **parameters):
-    """A file's request."""
     inputs = base64.b64encode(wav_file(samples, 16_000)).decode()
     return endpoint.parse({"inputs": inputs, "parameters": {"language": "en", **parameters}})
 
 
 @asynccontextmanager
 async def session(endpoint, told: list[LiveEvent]):
-    """A driver whose events are `told`."""
-
     async def send(events: list[LiveEvent]) -> None:
         told.extend(events)
 
@@ -109,7 +104,6 @@ async def say(driver: LiveDriver, samples: np.ndarray) -> None:
 
 
 async def spoken(endpoint, samples: np.ndarray, settings: LiveSettings) -> list[LiveEvent]:
-    """Return all results of a session."""
     told: list[LiveEvent] = []
     async with session(endpoint, told) as driver:
         await driver.change(settings, AudioFormat.PCM_16000)
@@ -123,15 +117,11 @@ def place(told: list[LiveEvent], kind: type) -> list[int]:
 
 
 def clip() -> dict[str, str]:
-    """Return a clip of a speaker in the samples."""
-    return {
-        "name": "Anna",
-        "reference": base64.b64encode(wav_file(speech(4.0), 16_000)).decode(),
-    }
+    return {"name": "Anna", "reference": base64.b64encode(wav_file(speech(4.0), 16_000)).decode()}
 
 
-def test_nobody_is_named_below_the_threshold_of_the_client(endpoint, samples):
-    """Like in a file; without the threshold the clip would be similar enough."""
+def test_nobody_is_named_below_the_clients_threshold(endpoint, samples):
+    """Files have the same rule; without the threshold the clip would be similar enough."""
     request = asked(endpoint, samples, known_speakers=[clip()], known_speaker_threshold=1)
     (expected,) = asyncio.run(endpoint.answer(request)).known_speakers
     known = tuple(request.config.known_speakers)
@@ -141,15 +131,15 @@ def test_nobody_is_named_below_the_threshold_of_the_client(endpoint, samples):
     (found,) = told[-1].known_speakers
     assert (found.label, found.matched) == (expected.label, False)
     assert found.similarity == pytest.approx(expected.similarity, abs=0.02)
-    assert "Anna" not in {each.speaker for each in told if isinstance(each, Segment)}
+    assert "Anna" not in {each.speaker for each in told if isinstance(each, SegmentEvent)}
 
 
-def test_a_session_of_one_item_has_the_files_segments_and_names(endpoint, samples):
+def test_a_session_of_one_item_equals_the_file(endpoint, samples):
     request = asked(endpoint, samples, known_speakers=[clip()])
     answer = asyncio.run(endpoint.answer(request))
     known = tuple(request.config.known_speakers)
     told = asyncio.run(spoken(endpoint, samples, replace(SETTINGS, known_speakers=known)))
-    segments = [each for each in told if isinstance(each, Segment)]
+    segments = [each for each in told if isinstance(each, SegmentEvent)]
     assert [(each.text, each.speaker) for each in segments] == [
         (each.text, each.speaker) for each in answer.segments
     ]
@@ -159,34 +149,33 @@ def test_a_session_of_one_item_has_the_files_segments_and_names(endpoint, sample
     assert isinstance(told[-1], SpeakersFound)
     (found,), (expected,) = told[-1].known_speakers, answer.known_speakers
     assert (found.name, found.label, found.matched) == (expected.name, expected.label, True)
-    assert place(told, Completed)[-1] < place(told, Segment)[0]
+    assert place(told, Completed)[-1] < place(told, SegmentEvent)[0]
 
 
-def test_text_is_completed_while_diarization_has_not_ended(endpoint, samples):
+@asynchronous
+async def test_text_is_completed_while_diarization_has_not_ended(endpoint, samples):
     go_on = threading.Event()
     endpoint.models.diarizer = TurnsOfSeconds(lambda _: go_on.wait(60))
     told = Told()
 
-    async def run() -> None:
-        async with session(endpoint, told) as driver:
-            await driver.change(SETTINGS, AudioFormat.PCM_16000)
-            await say(driver, samples[: 5 * 16_000])
-            finishing = asyncio.ensure_future(driver.finish())
-            await told.came[Completed].wait()
-            assert not finishing.done()
-            assert place(told, Segment) == []
-            go_on.set()
-            await finishing
-
-    asyncio.run(run())
-    assert {each.speaker for each in told if isinstance(each, Segment)} <= {
+    async with session(endpoint, told) as driver:
+        await driver.change(SETTINGS, AudioFormat.PCM_16000)
+        await say(driver, samples[: 5 * 16_000])
+        finishing = asyncio.ensure_future(driver.finish())
+        await told.came[Completed].wait()
+        assert not finishing.done()
+        assert place(told, SegmentEvent) == []
+        go_on.set()
+        await finishing
+    assert {each.speaker for each in told if isinstance(each, SegmentEvent)} <= {
         "SPEAKER_00",
         "SPEAKER_01",
     }
-    assert place(told, Segment)
+    assert place(told, SegmentEvent)
 
 
-def test_who_vanishes_ends_the_diarization(endpoint, samples):
+@asynchronous
+async def test_a_vanished_client_ends_its_diarization(endpoint, samples):
     begun, ended = threading.Event(), threading.Event()
 
     def hear(pause: Pause) -> None:
@@ -199,98 +188,87 @@ def test_who_vanishes_ends_the_diarization(endpoint, samples):
 
     endpoint.models.diarizer = TurnsOfSeconds(hear)
 
-    async def run() -> None:
-        async with session(endpoint, []) as driver:
-            await driver.change(SETTINGS, AudioFormat.PCM_16000)
-            await say(driver, samples[: 3 * 16_000])
-            finishing = asyncio.ensure_future(driver.finish())
-            assert await asyncio.to_thread(begun.wait, 60)
-            finishing.cancel()
-            await asyncio.wait([finishing])
-        assert await asyncio.to_thread(ended.wait, 60)
-
-    asyncio.run(run())
+    async with session(endpoint, []) as driver:
+        await driver.change(SETTINGS, AudioFormat.PCM_16000)
+        await say(driver, samples[: 3 * 16_000])
+        finishing = asyncio.ensure_future(driver.finish())
+        assert await asyncio.to_thread(begun.wait, 60)
+        finishing.cancel()
+        await asyncio.wait([finishing])
+    assert await asyncio.to_thread(ended.wait, 60)
 
 
-def test_a_failed_diarization_is_raised_after_all_text(endpoint, samples):
+@asynchronous
+async def test_a_failed_diarization_is_raised_after_all_text(endpoint, samples):
     def fail(_: Pause) -> None:
         raise ModelError("broken")
 
     endpoint.models.diarizer = TurnsOfSeconds(fail)
     told: list[LiveEvent] = []
 
-    async def run() -> None:
-        async with session(endpoint, told) as driver:
-            await driver.change(SETTINGS, AudioFormat.PCM_16000)
-            await say(driver, samples[: 3 * 16_000])
-            with pytest.raises(ModelError):
-                await driver.finish()
-
-    asyncio.run(run())
+    async with session(endpoint, told) as driver:
+        await driver.change(SETTINGS, AudioFormat.PCM_16000)
+        await say(driver, samples[: 3 * 16_000])
+        with pytest.raises(ModelError):
+            await driver.finish()
     assert place(told, Completed)
-    assert not place(told, Segment)
+    assert not place(told, SegmentEvent)
 
 
-def test_what_cannot_be_had_is_refused_at_once_and_changes_nothing(endpoint, samples):
+@asynchronous
+async def test_refused_settings_change_nothing(endpoint, samples):
     useless = (ReferenceClip(name="Anna", reference="AAAA"),)
     told: list[LiveEvent] = []
 
-    async def run() -> None:
-        async with session(endpoint, told) as driver:
-            with refused("INVALID_REFERENCE", "known_speakers[0]"):
-                await driver.change(
-                    replace(SETTINGS, known_speakers=useless), AudioFormat.PCM_16000
-                )
-            endpoint.models.diarizer = None
-            with refused("UNSUPPORTED", "speakers"):
-                await driver.change(SETTINGS, AudioFormat.PCM_16000)
-            plain = replace(SETTINGS, speakers=False)
-            await driver.change(plain, AudioFormat.PCM_16000)
-            await say(driver, samples[:16_000])
-            endpoint.models.diarizer = TurnsOfSeconds()
-            with refused("INVALID_PARAMETER", "speakers"):
-                await driver.change(SETTINGS, AudioFormat.PCM_16000)
-            await driver.change(replace(plain, delay="high"), AudioFormat.PCM_16000)
-            await driver.finish()
-
-    asyncio.run(run())
-    assert not place(told, Segment)
+    async with session(endpoint, told) as driver:
+        with refused("INVALID_REFERENCE", "known_speakers[0]"):
+            await driver.change(replace(SETTINGS, known_speakers=useless), AudioFormat.PCM_16000)
+        endpoint.models.diarizer = None
+        with refused("UNSUPPORTED", "speakers"):
+            await driver.change(SETTINGS, AudioFormat.PCM_16000)
+        plain = replace(SETTINGS, speakers=False)
+        await driver.change(plain, AudioFormat.PCM_16000)
+        await say(driver, samples[:16_000])
+        endpoint.models.diarizer = TurnsOfSeconds()
+        with refused("INVALID_PARAMETER", "speakers"):
+            await driver.change(SETTINGS, AudioFormat.PCM_16000)
+        await driver.change(replace(plain, delay="high"), AudioFormat.PCM_16000)
+        await driver.finish()
+    assert not place(told, SegmentEvent)
     assert not place(told, SpeakersFound)
 
 
-def test_speakers_may_be_given_up_while_people_speak(endpoint, samples):
+@asynchronous
+async def test_speakers_may_be_given_up_while_people_speak(endpoint, samples):
     endpoint.models.diarizer = TurnsOfSeconds(lambda _: pytest.fail("nobody asks any more"))
     told: list[LiveEvent] = []
 
-    async def run() -> None:
-        async with session(endpoint, told) as driver:
-            await driver.change(SETTINGS, AudioFormat.PCM_16000)
-            await say(driver, samples[:16_000])
-            await driver.change(replace(SETTINGS, speakers=False), AudioFormat.PCM_16000)
-            await say(driver, samples[16_000:32_000])
-            await driver.finish()
-
-    asyncio.run(run())
+    async with session(endpoint, told) as driver:
+        await driver.change(SETTINGS, AudioFormat.PCM_16000)
+        await say(driver, samples[:16_000])
+        await driver.change(replace(SETTINGS, speakers=False), AudioFormat.PCM_16000)
+        await say(driver, samples[16_000:32_000])
+        await driver.finish()
     assert place(told, Completed)
-    assert not place(told, Segment)
+    assert not place(told, SegmentEvent)
     assert not place(told, SpeakersFound)
 
 
-def test_names_without_voices_are_told_unmatched_with_a_warning(endpoint, samples):
+def test_names_without_voices_are_unmatched_with_a_warning(endpoint, samples):
     endpoint.models.diarizer = TurnsOfSeconds()
     known = (ReferenceClip(name="Anna", reference="AAAA"),)
     told = asyncio.run(
         spoken(endpoint, samples[: 3 * 16_000], replace(SETTINGS, known_speakers=known))
     )
     warning = "known_speakers are ignored: the diarization model compares no voices"
-    assert told[-1] == SpeakersFound((KnownSpeaker("Anna"),), (warning,))
+    assert told[-1] == SpeakersFound((SpeakerMatch("Anna"),), (warning,))
 
 
 # ---- a diarizer that streams
 
 
 def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples, tmp_path):
-    """In one thread with other clips and recordings, for pieces of any size."""
+    """The thread runs other clips and recordings too, and pieces have any size."""
     nemotron = pytest.importorskip("test_nemotron_diarizer")
     if not nemotron.HERE:
         pytest.skip("transformers has the model from 5.18 on")
@@ -301,13 +279,15 @@ def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples,
     told = asyncio.run(spoken(endpoint, samples, SETTINGS))
     (completed,) = [each for each in told if isinstance(each, Completed)]
     found = diarizer.stream().push(as_kept(samples), last=True)
-    found = found.numbered({}).touching(completed.transcript.speech)
+    found = found.touching(completed.transcript.speech)
     chunks = attribute(completed.transcript.chunks, found.turns, found.exclusive)
-    segments = [each for each in told if isinstance(each, Segment)]
-    assert [(each.text, each.speaker, each.start, each.end) for each in segments] == [
-        (each.text, each.speaker, each.start, each.end) for each in speaker_segments(chunks)
+    segments = [each for each in told if isinstance(each, SegmentEvent)]
+    alone = speaker_segments(chunks)
+    assert [(each.text, each.start, each.end) for each in segments] == [
+        (each.text, each.start, each.end) for each in alone
     ]
-    assert len({each.speaker for each in segments}) > 1
+    pairs = {(one.speaker, each.speaker) for one, each in zip(segments, alone, strict=True)}
+    assert 1 < len(pairs) == len({one for one, _ in pairs}) == len({each for _, each in pairs})
     assert any(isinstance(each, Words) for each in told)
 
 

@@ -1,8 +1,5 @@
-"""scripts/setup and what calls it, with stand-ins for Python, pip and uv that write down what they
-are asked for: nothing is installed here, and nothing but a few programs is found.
-"""
-
-from __future__ import annotations
+"""scripts/setup and its callers, with stand-ins for Python, pip and uv that write down their
+arguments: nothing is installed here, and only a few programs are on the path."""
 
 import shutil
 import subprocess
@@ -101,7 +98,6 @@ class Clone:
         return found
 
     def packages(self) -> set[str]:
-        """Return the packages of the last installation's lock."""
         lines = (self.root / ".venv" / "lock.txt").read_text().splitlines()
         return {line.partition("==")[0] for line in lines if line[:1].isalnum()}
 
@@ -125,7 +121,7 @@ def test_options_add_up(clone, options, layer, toolkit):
     assert (clone.root / ".venv-toolkit").is_dir() == toolkit
 
 
-def test_a_user_gets_what_users_need_and_by_its_hashes(clone):
+def test_setup_installs_only_the_users_locked_packages(clone):
     done = clone.run("scripts/setup")
     assert done.returncode == 0, done.stderr
     made, uv, *_, sync = clone.calls()
@@ -139,7 +135,7 @@ def test_a_user_gets_what_users_need_and_by_its_hashes(clone):
     assert packages.isdisjoint(not_for_users)
 
 
-def test_an_interrupted_installation_goes_on_and_what_is_half_there_goes(clone):
+def test_an_interrupted_installation_is_continued(clone):
     (clone.hidden / "interrupted").touch()
     assert clone.run("scripts/setup").returncode == 130
     whole, half = clone.site / "whole-1.dist-info", clone.site / "half-1.dist-info"
@@ -157,7 +153,7 @@ def test_an_interrupted_installation_goes_on_and_what_is_half_there_goes(clone):
 
 
 @pytest.mark.reliability
-def test_two_first_starts_at_once_are_one_set_up(clone):
+def test_two_first_starts_install_once(clone):
     """The second one waits, and takes nothing for half unpacked that the first one unpacks."""
     (clone.hidden / "slow").touch()
     with clone.start("scripts/setup") as first:
@@ -195,8 +191,8 @@ def test_a_killed_set_up_keeps_nobody_waiting(clone):
 
 
 @pytest.mark.reliability
-def test_what_was_once_asked_for_stays(clone):
-    """Without a compiler a benchmark's package is left out, which is told."""
+def test_parts_once_installed_stay(clone):
+    """Without a compiler a benchmark's package is left out with a message."""
     done = clone.run("scripts/setup", "--dev")
     assert clone.packages() > {"pytest", "hf-serve", "ray", "torchvision"}
     assert ("meeteval" in done.stderr, "meeteval" in clone.packages()) == (True, False)
@@ -208,7 +204,7 @@ def test_what_was_once_asked_for_stays(clone):
 
 
 @without_gpu
-def test_without_an_nvidia_device_torch_comes_without_cuda_in_the_same_version(clone):
+def test_without_a_gpu_torch_comes_without_cuda(clone):
     assert clone.run("scripts/setup").returncode == 0
     (torch,) = [call for call in clone.calls() if "--torch-backend" in call]
     locked = (REPOSITORY / "requirements" / "locks" / "use.txt").read_text(encoding="utf-8").split()
@@ -220,7 +216,7 @@ def test_without_an_nvidia_device_torch_comes_without_cuda_in_the_same_version(c
 
 @pytest.mark.reliability
 @without_gpu
-def test_where_those_builds_are_out_of_reach_the_others_come_and_one_line_says_so(clone):
+def test_unreachable_cpu_builds_are_replaced_by_cuda_ones(clone):
     (clone.hidden / "no-index").touch()
     done = clone.run("scripts/setup")
     assert done.returncode == 0
@@ -229,7 +225,7 @@ def test_where_those_builds_are_out_of_reach_the_others_come_and_one_line_says_s
     assert {"nvidia-cublas", "triton", "torch"} < clone.packages()
 
 
-def test_a_command_installs_and_runs_and_then_runs_at_once(clone):
+def test_a_command_installs_only_the_first_time(clone):
     package = clone.root / "whosaid" / "transcribe"
     package.mkdir()
     (package / "options.py").write_text("def read_demo(arguments):\n    return arguments\n")

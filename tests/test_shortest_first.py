@@ -1,24 +1,23 @@
 """The next step and room for audio, with recordings that arrive and leave in any order."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
+from contextlib import suppress
 from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whosaid.runtime.shortest_first import (
+from whosaid.scheduling.shortest_first import (
     BYTES_PER_SECOND,
     SHARE,
-    Recording,
+    QueuedAudio,
     ShortestFirst,
     in_one_step,
 )
-from whosaid.runtime.steps import give_way
+from whosaid.scheduling.steps import give_way
 
 STEP = 30.0
 TINY = 1e-6  # seconds: sums of shares are rounded
@@ -45,12 +44,18 @@ class Held:
     def occupy(self, go):
         running = threading.Event()
         occupied = in_one_step(lambda: (running.set(), go.wait(60)))
-        result = self.queue.submit(Recording(0), occupied)
+        result = self.queue.submit(QueuedAudio(0), occupied)
         assert running.wait(60)
         return result
 
     def submit(self, name, seconds, steps=1):
-        return self.queue.submit(Recording(seconds), self.steps(name, steps))
+        return self.queue.submit(QueuedAudio(seconds), self.steps(name, steps))
+
+    def submit_until_the_end(self):
+        """Return once the queue accepts no more work."""
+        with suppress(RuntimeError):
+            while True:
+                self.submit("late", 1)
 
     async def steps(self, name, count):
         for _ in range(count - 1):
@@ -69,8 +74,8 @@ class Held:
     st.lists(st.tuples(st.floats(0, 7200), st.integers(1, 9)), min_size=1, max_size=12),
     st.integers(0, 9),
 )
-def test_the_first_runs_after_seven_turns_that_passed_it_over(works, before):
-    """Regardless of how often others were passed over `before`."""
+def test_the_first_runs_after_seven_turns_of_others(works, before):
+    """Turns that passed others over `before` do not matter."""
     held = Held(before=before)
     asked = [held.submit(name, *work) for name, work in enumerate(works)]
     held.go.set()
@@ -88,8 +93,8 @@ def test_the_first_runs_after_seven_turns_that_passed_it_over(works, before):
     assert not left
 
 
-def test_who_says_less_than_it_has_is_short_for_a_step_only():
-    """Files that announce a second and decode to an hour, before an honest one of a minute."""
+def test_an_understated_length_is_believed_for_one_step():
+    """Eight files announce a second and decode to an hour, before an honest one of a minute."""
     held = Held()
 
     async def lying(name):
@@ -98,7 +103,7 @@ def test_who_says_less_than_it_has_is_short_for_a_step_only():
             await give_way((STEP * step, max(1.0, STEP * step)))
 
     for name in range(8):
-        held.queue.submit(Recording(1.0), lying(name), decodes=True)
+        held.queue.submit(QueuedAudio(1.0), lying(name), decodes=True)
     honest = held.submit("honest", 60, 10)
     held.go.set()
     honest.result(60)
@@ -135,8 +140,8 @@ class Client:
     limit=st.floats(1, 4000),
     threads=st.integers(1, 3),
 )
-def test_all_are_decoded_within_the_limit_and_one_recording(recordings, limit, threads):
-    """Whatever files claim; decoded recordings leave some time later."""
+def test_audio_is_held_within_the_limit_and_one_recording(recordings, limit, threads):
+    """Files may claim anything; decoded recordings leave some time later."""
     queue = ShortestFirst("test", threads, limit * BYTES_PER_SECOND)
     highest, put_back = [0.0], queue._put_back
 
@@ -161,7 +166,7 @@ def test_all_are_decoded_within_the_limit_and_one_recording(recordings, limit, t
     assert max(highest) <= limit + max(seconds for seconds, _ in recordings) + threads * STEP
 
 
-def test_short_ones_find_room_beside_long_ones_that_wait_for_it():
+def test_short_recordings_pass_long_ones_waiting_for_memory():
     queue = ShortestFirst("test", 1, 2048 * BYTES_PER_SECOND)
     long = [Client(queue, 460.0, 460.0) for _ in range(30)]
     for number in range(20):
@@ -174,18 +179,18 @@ def test_short_ones_find_room_beside_long_ones_that_wait_for_it():
     queue.shutdown()
 
 
-def test_what_it_returns_and_raises_comes_back():
+def test_results_and_exceptions_are_returned():
     queue = ShortestFirst("test")
-    assert queue.submit(Recording(1), in_one_step(lambda: 5)).result(60) == 5
+    assert queue.submit(QueuedAudio(1), in_one_step(lambda: 5)).result(60) == 5
     with pytest.raises(ZeroDivisionError):
-        queue.submit(Recording(1), in_one_step(lambda: 1 / 0)).result(60)
-    assert queue.submit(Recording(1), in_one_step(lambda: 6)).result(60) == 6
+        queue.submit(QueuedAudio(1), in_one_step(lambda: 1 / 0)).result(60)
+    assert queue.submit(QueuedAudio(1), in_one_step(lambda: 6)).result(60) == 6
     queue.shutdown()
     with pytest.raises(RuntimeError):
-        queue.submit(Recording(1), in_one_step(lambda: 7))
+        queue.submit(QueuedAudio(1), in_one_step(lambda: 7))
 
 
-def test_cancelled_work_is_not_begun_and_the_end_cancels_what_waits():
+def test_cancelled_work_never_begins():
     held = Held()
     cancelled, kept = held.submit("cancelled", 1), held.submit("kept", 2)
     assert cancelled.cancel()
@@ -195,20 +200,19 @@ def test_cancelled_work_is_not_begun_and_the_end_cancels_what_waits():
     held.end()
     held = Held()
     waiting = held.submit("never", 1)
-    threading.Timer(0.05, held.go.set).start()
-    held.queue.shutdown()
+    ending = threading.Thread(target=held.queue.shutdown)
+    ending.start()
+    held.submit_until_the_end()
+    held.go.set()
+    ending.join(60)
     with pytest.raises(CancelledError):
         waiting.result(60)
     assert held.done == []
 
 
-def test_who_leaves_between_two_steps_is_closed_and_holds_nothing():
-    queue, closed, stepped, go_on = (
-        ShortestFirst("test"),
-        threading.Event(),
-        threading.Event(),
-        threading.Event(),
-    )
+def test_cancelled_steps_are_closed_and_free_their_memory():
+    queue = ShortestFirst("test")
+    closed, stepped, go_on = (threading.Event() for _ in range(3))
 
     async def steps():
         try:
@@ -228,16 +232,10 @@ def test_who_leaves_between_two_steps_is_closed_and_holds_nothing():
     assert queue.held_bytes == 0
 
 
-class Samples:
-    """An object that work keeps alive."""
-
-
-def test_a_step_that_runs_is_closed_by_no_other_thread():
+def test_no_other_thread_closes_a_running_step():
     """CPython may crash if a coroutine is closed while another thread runs it."""
 
     class Coroutine:
-        """Remembers the thread that closed it."""
-
         def __init__(self) -> None:
             self.began, self.go_on, self.closed = threading.Event(), threading.Event(), []
 
@@ -249,7 +247,7 @@ def test_a_step_that_runs_is_closed_by_no_other_thread():
             self.closed.append(threading.current_thread().name)
 
     queue, steps = ShortestFirst("test"), Coroutine()
-    result = queue.submit(Recording(1.0), steps)
+    result = queue.submit(QueuedAudio(1.0), steps)
     assert steps.began.wait(60)
     assert result.cancel()
     assert steps.closed == []
@@ -260,9 +258,9 @@ def test_a_step_that_runs_is_closed_by_no_other_thread():
 
 def test_cancelled_work_is_forgotten_while_other_work_runs():
     held = Held()
-    samples = [Samples(), Samples()]
+    samples = [set(), set()]  # stand-ins, to which weak references are possible
     asked = [
-        held.queue.submit(Recording(number), in_one_step(partial(id, each)))
+        held.queue.submit(QueuedAudio(number), in_one_step(partial(id, each)))
         for number, each in enumerate(samples)
     ]
     cancelled, kept = map(weakref.ref, samples)
@@ -277,14 +275,13 @@ def test_cancelled_work_is_forgotten_while_other_work_runs():
 
 class Batches:
     """A queue by a clock of its own, and a step of `long` seconds that lasts some batches; `done`
-    has the name and the seconds of whatever was computed, in order, and each time `then` is called.
-    """
+    has the name and the seconds of each computation, in order, and each time `then` is called."""
 
     def __init__(self, long: float, batches: list[float]) -> None:
         self.time, self.done, self.then = 0.0, [], lambda name: None
         self.begun, self.go_on = threading.Event(), threading.Event()
         self.queue = ShortestFirst("test", clock=lambda: self.time)
-        recording = Recording(long)
+        recording = QueuedAudio(long)
         between = self.queue.between_batches(recording)
         self.results = [
             self.queue.submit(recording, in_one_step(partial(self.run, batches, between)))
@@ -305,7 +302,7 @@ class Batches:
         self.then(name)
 
     def submit(self, name, length, *steps: float) -> None:
-        self.results.append(self.queue.submit(Recording(length), self.steps(name, steps)))
+        self.results.append(self.queue.submit(QueuedAudio(length), self.steps(name, steps)))
 
     async def steps(self, name, steps):
         for seconds in steps[:-1]:
@@ -321,7 +318,7 @@ class Batches:
         return [name for name, _ in self.done]
 
 
-def test_within_a_long_step_those_that_are_shorter_pass():
+def test_shorter_recordings_pass_within_a_long_step():
     batches = Batches(600, [1.0] * 3)
     batches.submit("like it", 400, 1.0)
     for _ in range(10):
@@ -338,8 +335,8 @@ seconds = st.sampled_from([0.25, 0.5, 1.0, 8.0, 100.0])
     st.lists(seconds, max_size=30),
     st.lists(st.tuples(st.floats(1, 300), st.lists(seconds, min_size=1, max_size=3)), max_size=40),
 )
-def test_within_a_long_step_others_have_seven_times_the_time_of_its_own_batches(own, others):
-    """Plus one step, whatever each takes; none waits while time is left."""
+def test_a_long_step_yields_seven_times_its_own_time(own, others):
+    """A further step may run, whatever each takes; none waits while time is left."""
     batches = Batches(600, own)
     for length, steps in others:
         batches.submit("other", length, *steps)
@@ -358,8 +355,8 @@ def test_within_a_long_step_others_have_seven_times_the_time_of_its_own_batches(
         given[name] += took
 
 
-def test_within_a_long_step_one_of_eight_turns_goes_to_the_first_that_came():
-    """However many recordings are shorter."""
+def test_a_long_step_yields_every_eighth_turn_to_the_first():
+    """Any number of recordings may be shorter."""
     batches = Batches(600, [1.0] * 4)
     batches.submit("first", 60, 1.0)
     for _ in range(20):
@@ -368,7 +365,7 @@ def test_within_a_long_step_one_of_eight_turns_goes_to_the_first_that_came():
     assert others[:8].count("first") == 1
 
 
-def test_within_a_long_step_one_without_a_length_waits_for_a_batch_at_most():
+def test_a_long_step_yields_to_live_audio_after_each_batch():
     """Others' excess time before it does not count for it."""
     batches = Batches(600, [1.0] * 4)
     batches.submit("half", 300, 100.0, 100.0)

@@ -1,13 +1,12 @@
 """Names in place of an answer's labels, as `--speaker-names` gives them."""
 
-from __future__ import annotations
-
 import pytest
 
 from config import InferenceConfig
+from whosaid.answer.formats import FORMATS
+from whosaid.answer.rendering import Rendering
 from whosaid.answer.response import Answer, response
-from whosaid.answer.subtitles import FORMATS, Rendering
-from whosaid.transcribe.speaker_names import with_speaker_names
+from whosaid.answer.speaker_names import name_speakers, with_speaker_names
 from whosaid.transcript import Channel, Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 LABELS = ("SPEAKER_00", "SPEAKER_01")
@@ -34,6 +33,21 @@ def files(names: tuple[str, str]) -> dict[str, str]:
     return {name: form(rendering) for name, form in FORMATS.items()}
 
 
+def spoken(names: tuple[str, str]) -> list[dict]:
+    """The segments as an answer has them."""
+    return [
+        {
+            "speaker": each.speaker,
+            "text": each.text,
+            "timestamp": [each.start, each.end],
+            "words": [
+                {"word": each.text, "timestamp": [each.start, each.end], "speaker": each.speaker}
+            ],
+        }
+        for each in segments(names)
+    ]
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -44,10 +58,11 @@ def files(names: tuple[str, str]) -> dict[str, str]:
         ("Smith, Anna", 'The "Duke"'),
     ],
 )
-def test_files_are_those_of_an_endpoint_that_calls_the_speakers_so(names):
+def test_renamed_files_equal_those_of_the_endpoint(names):
     answer = {
-        "speakers": [{"speaker": label, "words": [{"speaker": label}]} for label in LABELS],
-        "words": [{"word": "hi", "speaker": LABELS[1]}, {"word": "ho", "speaker": None}],
+        "duration": 9.0,
+        "speakers": spoken(LABELS),
+        "words": [{"word": "hi", "timestamp": [0, 1], "speaker": LABELS[1]}],
         "known_speakers": [{"name": "Eve", "label": LABELS[0], "matched": False}],
         "voices": {label: {"seconds": 2.0} for label in LABELS},
         "made_with": {"parameters": {"channels": "mix"}},
@@ -56,15 +71,15 @@ def test_files_are_those_of_an_endpoint_that_calls_the_speakers_so(names):
     }
     renamed = with_speaker_names(answer, dict(zip(LABELS, names, strict=True)))
     assert renamed == answer | {
-        "speakers": [{"speaker": name, "words": [{"speaker": name}]} for name in names],
-        "words": [{"word": "hi", "speaker": names[1]}, {"word": "ho", "speaker": None}],
+        "speakers": spoken(names),
+        "words": [{"word": "hi", "timestamp": [0, 1], "speaker": names[1]}],
         "voices": {name: {"seconds": 2.0} for name in names},
         "output": files(names),
     }
     assert answer["output"] == files(LABELS)
 
 
-def test_a_label_that_is_not_there_is_told_with_those_that_are():
+def test_an_unknown_label_is_warned_of_with_the_known_ones():
     answer = {"speakers": [{"speaker": label} for label in LABELS], "warnings": ["noise"]}
     renamed = with_speaker_names(answer, {"SPEAKER_01": "Bob", "SPEAKER_02": "Eve"})
     assert renamed["speakers"] == [{"speaker": "SPEAKER_00"}, {"speaker": "Bob"}]
@@ -73,6 +88,27 @@ def test_a_label_that_is_not_there_is_told_with_those_that_are():
     nobody = with_speaker_names({"speakers": []}, {"SPEAKER_00": "Anna"})
     assert nobody["warnings"] == ["--speaker-names: no SPEAKER_00; no speaker was found"]
     assert with_speaker_names(answer, {}) == answer
+
+
+def test_names_are_given_in_order_or_by_label():
+    answer = {"speakers": [{"speaker": label} for label in (*LABELS[::-1], LABELS[0], None)]}
+
+    def speakers(answer: dict) -> list[str | None]:
+        return [each["speaker"] for each in answer["speakers"]]
+
+    named = name_speakers(answer, [("", "Anna"), ("", "Bob"), ("", "Eve")])
+    assert speakers(named) == ["Anna", "Bob", "Bob", None]
+    assert named["warnings"] == [
+        "--speaker-names: no speaker 3; the speakers are SPEAKER_01, SPEAKER_00"
+    ]
+    swapped = name_speakers(named, [(LABELS[0], "Anna"), (LABELS[1], "Bob")])
+    assert speakers(swapped) == ["Bob", "Anna", "Anna", None]
+    both = name_speakers(swapped, [("Bob", "Anna")])
+    assert both["speaker_names"] == dict.fromkeys(LABELS[::-1], "Anna")
+    kept = name_speakers(both, [(LABELS[0], "Eve")])
+    assert speakers(kept) == ["Anna", "Anna", "Anna", None]
+    assert kept["warnings"][-1] == "--speaker-names: no SPEAKER_00; the speakers are Anna"
+    assert speakers(name_speakers(both, [(label, "Eve") for label in LABELS]))[:2] == ["Eve", "Eve"]
 
 
 def test_a_channel_is_called_by_its_name():

@@ -1,7 +1,5 @@
 """Special tokens as published checkpoints have them, complete or not, and prompts made of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -35,22 +33,19 @@ def test_large_v3_as_published():
     assert special_tokens.no_speech == 50_363
     assert special_tokens.timestamp_begin == 50_365
     assert special_tokens.languages["yue"] == 50_358
-    assert special_tokens.prompt("de", "translate", timestamps=False) == (
-        50_258,
-        50_261,
-        50_359,
-        50_364,
-    )
+    expected = (50_258, 50_261, 50_359, 50_364)
+    assert special_tokens.prompt("de", "translate", timestamps=False) == expected
 
 
-def test_an_english_only_prompt_has_neither_language_nor_task():
+def test_an_english_only_checkpoint_has_no_languages_or_tasks():
+    assert read(SMALL_ENGLISH).languages == {}
     special_tokens = read(PUBLISHED["tiny.en"])
     assert special_tokens.prompt("en", "transcribe", timestamps=True) == (50_257,)
     assert special_tokens.prompt("en", "transcribe", timestamps=False) == (50_257, 50_362)
 
 
 @pytest.mark.parametrize("missing", ["lang_to_id", "task_to_id", "no_timestamps_token_id"])
-def test_what_a_checkpoint_leaves_out_is_read_from_its_tokenizer(missing):
+def test_fields_missing_in_a_checkpoint_come_from_its_tokenizer(missing):
     generation_config = generation_config_of(SMALL)
     delattr(generation_config, missing)
     assert read(SMALL, generation_config) == read(SMALL)
@@ -59,17 +54,13 @@ def test_what_a_checkpoint_leaves_out_is_read_from_its_tokenizer(missing):
 @pytest.mark.parametrize(
     ("shape", "multilingual"), [(PUBLISHED["tiny"], True), (PUBLISHED["tiny.en"], False)]
 )
-def test_an_old_checkpoint_is_multilingual_by_the_size_of_its_vocabulary(shape, multilingual):
+def test_an_old_checkpoint_is_multilingual_by_vocabulary_size(shape, multilingual):
     generation_config = generation_config_of(shape)
     for field in ("is_multilingual", "lang_to_id", "task_to_id"):
         if hasattr(generation_config, field):
             delattr(generation_config, field)
     assert read(shape, generation_config) == read(shape)
     assert read(shape, generation_config).multilingual is multilingual
-
-
-def test_an_english_only_checkpoint_names_no_languages_even_if_its_tokenizer_does():
-    assert read(SMALL_ENGLISH).languages == {}
 
 
 def test_a_list_of_end_tokens_means_the_first():

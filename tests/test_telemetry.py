@@ -1,8 +1,5 @@
 """Nothing leaves the machine: the server starts, answers a recording and its page, in a network
-namespace that holds loopback alone, and the kernel counts what would have gone elsewhere.
-"""
-
-from __future__ import annotations
+namespace that holds loopback alone, and the kernel counts packets to other hosts."""
 
 import json
 import os
@@ -13,6 +10,7 @@ import sys
 import pytest
 
 from config import REPOSITORY
+from tests.helpers.programs import run_python
 from tests.support.audio_files import conversation, wav_file
 
 # Runs in the namespace, and everything that it starts. What has no route is counted when a program
@@ -78,7 +76,7 @@ MAY_UNSHARE = "import os; os.unshare(os.CLONE_NEWUSER | os.CLONE_NEWNET)"
 
 @pytest.fixture(scope="module")
 def lonely():
-    """Skip where this kernel or container makes no network namespace."""
+    """Skip if this kernel or container makes no network namespace."""
     if sys.platform != "linux" or sys.version_info < (3, 12):
         pytest.skip("namespaces are made by Linux, for Python 3.12")
     done = subprocess.run([sys.executable, "-c", MAY_UNSHARE], capture_output=True, check=False)
@@ -88,20 +86,14 @@ def lonely():
 
 @pytest.mark.reliability
 @pytest.mark.slow
-def test_start_request_and_page_call_nobody_and_write_no_identity(lonely, tmp_path):
+def test_start_request_and_page_send_no_telemetry(lonely, tmp_path):
     kept = {name: os.environ[name] for name in ("PATH", "OMP_NUM_THREADS")}
     beginning = tmp_path / "beginning.wav"  # 10 s, in which two speak
     beginning.write_bytes(wav_file(conversation()[: 10 * 16_000], 16_000))
     server = json.dumps(["-m", "whosaid.server", "--embedded"])
     where = {"HOME": str(tmp_path), "HOST": "127.0.0.1", "PORT": "0", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, "-c", IN_NAMESPACE, server, str(beginning)],
-        env=kept | where | {"PYTHONPATH": str(REPOSITORY)},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = kept | where | {"PYTHONPATH": str(REPOSITORY)}
+    done = run_python("-c", IN_NAMESPACE, server, beginning, env=variables)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["speakers"] == 2

@@ -1,7 +1,5 @@
 """The time base is that of transformers' Whisper: its feature extractor, encoder and tokenizer."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 
 import numpy as np
@@ -11,14 +9,7 @@ from hypothesis import strategies as st
 from transformers import WhisperConfig, WhisperFeatureExtractor
 
 from tests.support.tiny_whispers import SMALL, tokenizer_of
-from whosaid.timebase import (
-    SAMPLE_RATE,
-    SAMPLES_PER_TOKEN,
-    TIME_PRECISION,
-    TOKENS_PER_SECOND,
-    likeliest_path,
-    runs,
-)
+from whosaid import timebase
 
 evidence = st.integers(1, 6).flatmap(
     lambda count: st.lists(
@@ -28,13 +19,13 @@ evidence = st.integers(1, 6).flatmap(
 
 
 def test_the_sampling_rate_is_the_feature_extractors():
-    assert WhisperFeatureExtractor().sampling_rate == SAMPLE_RATE
+    assert WhisperFeatureExtractor().sampling_rate == timebase.SAMPLE_RATE
 
 
-def test_a_token_covers_the_samples_of_one_encoder_position():
+def test_a_token_covers_one_encoder_position():
     extractor, config = WhisperFeatureExtractor(), WhisperConfig()
-    assert config.max_source_positions * SAMPLES_PER_TOKEN == extractor.n_samples
-    assert config.max_source_positions == TOKENS_PER_SECOND * extractor.chunk_length
+    assert config.max_source_positions * timebase.SAMPLES_PER_TOKEN == extractor.n_samples
+    assert config.max_source_positions == timebase.TOKENS_PER_SECOND * extractor.chunk_length
 
 
 @pytest.mark.parametrize("steps", [0, 1, 57, 1500])
@@ -42,12 +33,12 @@ def test_timestamp_tokens_are_one_precision_apart(steps):
     tokenizer = tokenizer_of(SMALL)
     begin = tokenizer.convert_tokens_to_ids("<|0.00|>")
     text = tokenizer.decode([begin + steps], decode_with_timestamps=True)
-    assert text == f"<|{steps * TIME_PRECISION:.2f}|>"
+    assert text == f"<|{steps * timebase.TIME_PRECISION:.2f}|>"
 
 
 @given(st.lists(st.booleans()))
 def test_runs_are_where_flags_are_true(values):
-    found = runs(np.array(values, bool)).tolist()
+    found = timebase.runs(np.array(values, bool)).tolist()
     inside = {place for start, stop in found for place in range(start, stop)}
     assert inside == {place for place, value in enumerate(values) if value}
     assert all(stop < start for (_, stop), (start, _) in pairwise(found))
@@ -63,4 +54,4 @@ def test_the_likeliest_path_is_the_best_of_all(rows, cost):
         return sum(values[index, each] for index, each in enumerate(path)) - cost * changes
 
     best = max(map(score, product(range(3), repeat=len(rows))))
-    assert score(likeliest_path(values, cost)) == best
+    assert score(timebase.likeliest_path(values, cost)) == best

@@ -1,8 +1,6 @@
 """huggingface-inference-toolkit itself, on loopback, with this repository as its custom task and
 the libraries of its container; and the same requests to both servers, which answer alike."""
 
-from __future__ import annotations
-
 import base64
 import re
 import subprocess
@@ -11,19 +9,9 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 from huggingface_hub.errors import BadRequestError
-from servers import (
-    SECRET,
-    TOOLKIT_PYTHON,
-    Server,
-    check_failed_start,
-    hub_client,
-    require_toolkit,
-    running_hf_serve,
-    running_toolkit,
-    toolkit,
-)
 
 from config import DEMO_MODELS
+from tests.helpers import servers
 from tests.support import audio_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.reliability, pytest.mark.timeout(600)]
@@ -41,7 +29,7 @@ SHORT_PAUSE, PAUSE, LONG_PAUSE = 9.9, 40.3, 64.3
 
 @pytest.fixture(scope="module", autouse=True)
 def toolkit_is_there() -> None:
-    require_toolkit()
+    servers.require_toolkit()
 
 
 @pytest.fixture(scope="module")
@@ -70,16 +58,16 @@ def named_parts(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(toolkit_is_there, demo_models, named_parts) -> Iterator[Server]:
+def server(toolkit_is_there, demo_models, named_parts) -> Iterator[servers.Server]:
     models = demo_models | {"DIARIZATION_MODEL": named_parts}
-    with running_toolkit(HF_TOKEN=SECRET, **models) as running:
+    with servers.running_toolkit(HF_TOKEN=servers.SECRET, **models) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def other_server(toolkit_is_there, demo_models) -> Iterator[Server]:
+def other_server(toolkit_is_there, demo_models) -> Iterator[servers.Server]:
     """hf-serve with the same models."""
-    with running_hf_serve(**demo_models) as running:
+    with servers.running_hf_serve(**demo_models) as running:
         yield running
 
 
@@ -101,7 +89,7 @@ def short() -> bytes:
 
 
 def test_both_servers_answer_a_conversation_alike(server, other_server):
-    """Speakers, too, by the same networks in the formats of pyannote.audio 3 and 4."""
+    """Speakers are alike too, by the same networks in the formats of pyannote.audio 3 and 4."""
     options = {"return_timestamps": "word", "output": ["srt", "rttm"], "num_speakers": 3}
     expected = answered_alike(server, other_server, wav_until(LONG_PAUSE), options)
     assert len(expected["text"].split()) > 150
@@ -147,7 +135,7 @@ def test_both_refuse_alike_but_under_another_key(server, other_server):
 
 
 def test_the_hub_clients_json(server, short, monkeypatch):
-    client = hub_client(server.url, "hf_clients_token", monkeypatch)
+    client = servers.hub_client(server.url, "hf_clients_token", monkeypatch)
     answer = client.automatic_speech_recognition(
         short, extra_body={"language": "en", "diarize": False}
     )
@@ -159,7 +147,7 @@ def test_the_hub_clients_json(server, short, monkeypatch):
 
 
 def test_the_hub_client_of_the_container_itself(server, short, tmp_path):
-    """It sets no content type itself, without which the toolkit reads no body."""
+    """The container's client sets no content type, without which the toolkit reads no body."""
     script = (
         "import sys, huggingface_hub\n"
         "json = {'Content-Type': 'application/json'}\n"
@@ -169,7 +157,7 @@ def test_the_hub_client_of_the_container_itself(server, short, tmp_path):
     )
     (tmp_path / "a.wav").write_bytes(short)
     done = subprocess.run(
-        [str(TOOLKIT_PYTHON), "-c", script, server.url, str(tmp_path / "a.wav")],
+        [str(servers.TOOLKIT_PYTHON), "-c", script, server.url, str(tmp_path / "a.wav")],
         env={"PATH": ""},
         capture_output=True,
         text=True,
@@ -209,11 +197,11 @@ def test_wrong_query_parameters_and_wrong_bytes(server):
 # ---- the log
 
 
-def test_the_log_names_the_versions_and_holds_no_audio_transcript_or_token(server, beginning):
+def test_the_log_names_versions_but_no_contents(server, beginning):
     audio = base64.b64encode(beginning).decode()
     answer = server.ask({"inputs": audio, "parameters": {"diarize": False}}).json()
     server.ask({"input": audio})
-    server.ask({"inputs": audio, "parameters": {"batch_size": SECRET}})
+    server.ask({"inputs": audio, "parameters": {"batch_size": servers.SECRET}})
     log = "".join(server.log)
     assert re.search(
         r"Python 3\.11\.\d+, torch 2\.5\.1\S*, transformers 4\.51\.3, pyannote\.audio 3\.4\.0, "
@@ -224,7 +212,7 @@ def test_the_log_names_the_versions_and_holds_no_audio_transcript_or_token(serve
     assert "Received request, body not logged" in log
     words = {word for word in answer["text"].split() if len(word) > 5}
     assert len(words) > 10
-    for secret in (audio[:30], audio[100:130], SECRET, *words):
+    for secret in (audio[:30], audio[100:130], servers.SECRET, *words):
         assert secret not in log
 
 
@@ -232,4 +220,4 @@ def test_the_log_names_the_versions_and_holds_no_audio_transcript_or_token(serve
 
 
 def test_a_failed_start_is_one_line_and_a_status():
-    assert check_failed_start(toolkit, 3).startswith("START_FAILED: ")
+    assert servers.check_failed_start(servers.toolkit, 3).startswith("START_FAILED: ")

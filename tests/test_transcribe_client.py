@@ -1,13 +1,16 @@
-"""The client of a server against one that says what the test wants."""
+"""The client of a server, against one with scripted answers."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from argparse import Namespace
 from collections.abc import Iterator
 
 import pytest
-from transcription_server import (
+
+from tests.helpers.transcription_server import (
     ANSWER,
     DECODED,
     HALF,
@@ -18,9 +21,8 @@ from transcription_server import (
     refuse,
     stream,
 )
-
 from whosaid.transcribe.client import Client, Failed, Unusable, endpoint, events
-from whosaid.transcribe.live_remote import websocket_address
+from whosaid.transcribe.live_remote import RemoteSessions, websocket_address
 
 
 @pytest.fixture
@@ -30,16 +32,16 @@ def fake() -> Iterator[FakeServer]:
 
 
 def ask(server: FakeServer, **settings) -> tuple[dict, list[tuple[float, float]], list[float]]:
-    """The answer, the progress told, and the waits between attempts."""
+    """Return the answer, the reported progress, and the waits between attempts."""
     told: list[tuple[float, float]] = []
     waits: list[float] = []
     client = Client(server.url, sleep=waits.append, **settings)
-    with client.transcribed(b"sound", {"output": ["srt"]}, lambda *at: told.append(at)) as answer:
+    with client.transcribed([b"sound"], {"output": ["srt"]}, lambda *at: told.append(at)) as answer:
         return answer, told, waits
 
 
 def ask_once(client: Client) -> None:
-    with client.transcribed(b"", {}, lambda *_: None):
+    with client.transcribed([b""], {}, lambda *_: None):
         pass
 
 
@@ -52,12 +54,13 @@ def test_events_are_read_however_they_are_cut(size):
 
 
 def test_progress_is_told_where_the_server_streams(fake):
-    fake.replies = [stream(DECODED, HALF)]
+    fake.replies = [stream(DECODED, HALF, {"type": "speakers", "share": 0.5})]
     answer, told, _ = ask(fake)
     assert answer == {**ANSWER, "output": {"srt": "1\n"}}
-    assert told == [(0.0, 61.0), (30.5, 61.0)]
+    assert told == [(0.0, 61.0), (30.5, 61.0), (0.5, 1.0, True)]
     assert base64.b64decode(fake.bodies[0]["inputs"]) == b"sound"
     assert fake.headers[0]["accept"].startswith("text/event-stream")
+    assert fake.headers[0]["x-scale-up-timeout"] == "600"
     assert "authorization" not in fake.headers[0]
 
 
@@ -67,7 +70,7 @@ def test_a_server_without_events_answers_too(fake):
     assert fake.headers[0]["authorization"] == "Bearer secret"
 
 
-def test_a_busy_server_is_asked_again_when_it_says(fake):
+def test_a_busy_server_is_asked_again_after_its_delay(fake):
     fake.replies = [
         refuse(429, {"detail": "BUSY: full"}, Retry_After="7"),
         refuse(503, {"detail": "DRAINING: stops"}, Retry_After="9999"),
@@ -88,7 +91,6 @@ def test_patience_ends(fake):
 
 
 def hang_up(handler: FakeHandler, _: dict) -> None:
-    """Close the connection without an answer."""
     handler.close_connection = True
 
 
@@ -104,7 +106,7 @@ def test_refusals_and_lost_connections_are_counted_apart(fake):
     assert [reply.__name__ for reply in fake.replies] == ["reply"]
 
 
-def test_a_server_that_is_not_there_is_told_at_once_and_one_that_was_there_waited_for():
+def test_only_a_server_seen_before_is_waited_for():
     waits: list[float] = []
     with fake_server() as server:
         url = server.url
@@ -120,12 +122,44 @@ def test_a_server_that_is_not_there_is_told_at_once_and_one_that_was_there_waite
         assert len(waits) == 2
 
 
-@pytest.mark.parametrize("ending", ["", "/", "/app", "/app/", "/v1", "/v1/"])
-def test_the_addresses_of_the_page_and_of_openais_sdk_name_the_server_too(ending):
+ROUTES = ("/", "/app/", "/v1", "/v1//", "/predict", "/docs", "/v1/jobs/job_1", "/v1/models/a/b")
+ROUTES += ("/v1/audio/transcriptions", "/v1/audio/translations/", "/v1/realtime?intent=x", "//#x")
+
+
+@pytest.mark.parametrize("ending", ["", *ROUTES])
+def test_the_addresses_of_all_routes_name_the_server(ending):
     assert endpoint(f"http://127.0.0.1:8000{ending}") == "http://127.0.0.1:8000"
     assert endpoint(f"https://my.server/asr{ending}") == "https://my.server/asr"
+    assert endpoint(f"wss://my.server/v1/asr{ending}") == "https://my.server/v1/asr"
     live = websocket_address(f"https://my.server/asr{ending}")
     assert live == "wss://my.server/asr/v1/realtime?intent=transcription"
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_proxy_that_fails_is_named_without_its_password(fake, monkeypatch, variable):
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with fake_server() as closed:
+        closed_proxy = f"127.0.0.1:{closed.server_port}"
+    working, url = f"127.0.0.1:{fake.server_port}", "http://my.server:81/asr"
+    fake.replies = [refuse(502)]
+    for proxy, why in (
+        (f"http://me:secret@{closed_proxy}", "Connection refused"),
+        (f"me:secret@{working}", "status 502"),
+        (f"gopher://me:secret@{working}", "its address is not understood"),
+    ):
+        monkeypatch.setenv(variable, proxy)
+        with pytest.raises(Unusable) as failed:
+            ask_once(Client(url))
+        address = proxy.rpartition("@")[2]
+        told = f"{url}: {why}, through the proxy {address} of {variable}"
+        assert str(failed.value) == f"{told}; NO_PROXY=my.server connects without it"
+    with pytest.raises(Failed, match=f"of {variable}"):
+        asyncio.run(RemoteSessions(url, None, Namespace(), None)._connected())
+    for entry in ("127.0.0.1", "127.0.0.0/8", "a.b, *", f"127.0.0.1:{fake.server_port}"):
+        monkeypatch.setenv("NO_PROXY", entry)
+        fake.replies = [stream()]
+        ask_once(Client(fake.url))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +189,6 @@ def test_a_failure_is_one_line(fake, reply, reason):
 
 
 def job(status: str, code: int = 200, **told):
-    """A reply that tells of a job."""
     content = json.dumps({"id": "job_1", "status": status, **told}).encode()
     return lambda handler, _: handler.send(code, content, Content_Type="application/json")
 
@@ -180,7 +213,7 @@ def test_a_job_whose_answer_was_not_written_stays(fake):
     client = Client(fake.url, jobs=True)
     with (
         pytest.raises(OSError, match="full"),
-        client.transcribed(b"sound", {}, lambda *_: None),
+        client.transcribed([b"sound"], {}, lambda *_: None),
     ):
         raise OSError("the disk is full")
     assert fake.asked == [SENT]
@@ -210,10 +243,7 @@ def test_a_job_is_sent_twice_at_most(fake):
     ("replies", "reason"),
     [
         ([refuse(404, {"error": {"message": "JOBS_DISABLED: none"}})], "JOBS_DISABLED: none"),
-        (
-            [job("queued", 202), job("failed", error={"code": "X", "message": "X: y"})],
-            "X: y",
-        ),
+        ([job("queued", 202), job("failed", error={"code": "X", "message": "X: y"})], "X: y"),
         ([job("queued", 202), job("cancelled", error=None)], "the job was cancelled"),
         ([refuse(200, [])], ".* does not answer as a transcription server"),
     ],

@@ -1,6 +1,4 @@
-"""`scripts/transcribe --live`, on models of this process and on a server that holds sessions as the
-test wants.
-"""
+"""`scripts/transcribe --live`, on models of this process and on a server with scripted sessions."""
 
 from __future__ import annotations
 
@@ -21,12 +19,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from realtime_server import RealtimeServer, Talk, realtime_server, words
 from rich.console import Console
-from transcription_server import fake_server
 from websockets.exceptions import ConnectionClosed
 
 from config import REPOSITORY
+from tests.helpers.realtime_server import RealtimeServer, Talk, realtime_server, words
+from tests.helpers.transcription_server import fake_server
 from tests.support import audio_files as files
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.transcribe import live_audio, live_local, live_remote
@@ -95,7 +93,7 @@ def standard_input(monkeypatch, data: bytes | None = None) -> Iterator[None]:
     reading, writing = os.pipe()
     os.write(writing, bytes(6_400))
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: reading))
-    monkeypatch.setattr("whosaid.transcribe.live.SECONDS_TO_CLOSE", 0.1)
+    monkeypatch.setattr("whosaid.transcribe.live_run.SECONDS_TO_CLOSE", 0.1)
     try:
         yield
     finally:
@@ -112,7 +110,6 @@ def at_once(monkeypatch) -> None:
 
 @pytest.fixture
 def once(monkeypatch) -> None:
-    """Try no second session."""
     monkeypatch.setattr(live_remote, "SECONDS_TO_RETRY", 0.0)
 
 
@@ -123,29 +120,21 @@ def run(server: RealtimeServer, *arguments: str) -> int:
 # ---- the session
 
 
-def test_a_file_is_sent_as_it_is_decoded_and_its_words_come_back(server, recording, capsys):
+def test_a_file_is_sent_as_decoded_and_its_words_written(server, recording, capsys):
     assert run(server, str(recording), "--language", "en", "--hotwords", "Ada, Zuse") == 0
     decoded = decode_audio(recording.read_bytes(), RATE, AudioLimits(60, 2**20)).samples
     sent = np.frombuffer(bytes(server.audio), "<i2") / 32_768
     np.testing.assert_allclose(sent, decoded, atol=1 / 32_768)
     assert server.finals == 1
     assert server.paths == ["/v1/realtime?intent=transcription"]
-    assert server.updates == [
-        {
-            "type": "transcription",
-            "audio": {
-                "input": {
-                    "format": {"type": "audio/pcm", "rate": 16_000},
-                    "transcription": {"language": "en", "keywords": ["Ada", "Zuse"]},
-                    "turn_detection": {"type": "server_vad"},
-                }
-            },
-            "include": [
-                "item.input_audio_transcription.words",
-                "item.input_audio_transcription.segments",
-            ],
-        }
-    ]
+    audio = {
+        "format": {"type": "audio/pcm", "rate": 16_000},
+        "transcription": {"language": "en", "keywords": ["Ada", "Zuse"]},
+        "turn_detection": {"type": "server_vad"},
+    }
+    include = [f"item.input_audio_transcription.{each}" for each in ("words", "segments")]
+    update = {"type": "transcription", "audio": {"input": audio}, "include": include}
+    assert server.updates == [update]
     shown = capsys.readouterr()
     # In the order in which it was spoken, as it was completed.
     assert [line.split(maxsplit=1) for line in shown.out.splitlines()] == [
@@ -157,10 +146,11 @@ def test_a_file_is_sent_as_it_is_decoded_and_its_words_come_back(server, recordi
 
 def test_files_are_those_of_a_recording(server, recording, tmp_path):
     out = tmp_path / "out"
-    options = ["--output-dir", str(out), "--words", "--output-format", "json,srt,txt"]
+    options = ["--output-dir", str(out), "--words", "--output-format", "json,srt,txt,md"]
     options += ["--max_words_per_line", "1", "--highlight_words"]
     assert run(server, str(recording), *options) == 0
-    assert {path.name for path in out.iterdir()} == {"talk.json", "talk.srt", "talk.txt"}
+    assert {path.suffix for path in out.iterdir()} == {".json", ".srt", ".txt", ".md"}
+    assert (out / "talk.md").read_text("utf-8").startswith(f"# {recording.name}\n\n**")
     answer = json.loads((out / "talk.json").read_text("utf-8"))
     assert answer["text"] == " Good morning. how are you"
     assert (answer["language"], answer["duration"]) == ("en", 3.5)
@@ -176,7 +166,7 @@ def test_files_are_those_of_a_recording(server, recording, tmp_path):
     assert run(server, str(other), *options) == 2  # another file of this name
 
 
-def test_speakers_have_names_of_clips_and_of_the_command_line(recording, tmp_path, capsys):
+def test_clips_and_options_name_the_speakers(recording, tmp_path, capsys):
     """Segments with speakers follow the text at the end: the lines stand once more, with names."""
     (tmp_path / "ann.wav").write_bytes(b"Ann")
 
@@ -259,7 +249,7 @@ def test_a_refused_session_is_one_line(server, recording, monkeypatch, capsys, s
     assert server.headers[0].get("authorization") == (f"Bearer {key}" if key else None)
 
 
-def test_where_no_server_is_one_line(recording, capsys):
+def test_a_missing_server_is_one_line(recording, capsys):
     with fake_server() as plain:
         assert main(["transcribe", "--live", str(recording), "--url", plain.url]) == 1
         refused = capsys.readouterr().err
@@ -298,7 +288,7 @@ def give_up(talk: Talk) -> None:
 
 def vanish(talk: Talk) -> None:
     talk.hear(3_200)
-    talk.complete("b", words("how are you", 2.0))
+    talk.complete("b", words("how are you", 60.0))  # behind all audio: none is lost
     talk.connection.socket.shutdown(socket.SHUT_RDWR)
 
 
@@ -331,7 +321,7 @@ def say_no_json(talk: Talk) -> None:
     ],
 )
 @pytest.mark.usefixtures("once")
-def test_what_goes_wrong_in_a_session_is_one_line_and_no_loss(
+def test_errors_of_a_session_are_one_line_and_lose_nothing(
     recording, capsys, reply, shown, reasons
 ):
     with realtime_server(reply) as server:
@@ -341,7 +331,7 @@ def test_what_goes_wrong_in_a_session_is_one_line_and_no_loss(
     assert ("how are you" in found.out) == shown
 
 
-def test_a_file_that_is_none_is_told_before_anything_is_sent(server, tmp_path, capsys):
+def test_a_missing_file_is_an_error_before_sending(server, tmp_path, capsys):
     none, notes = tmp_path / "none.wav", tmp_path / "notes.mp3"
     notes.write_text("no audio")
     assert run(server, str(none)) == 1
@@ -458,7 +448,7 @@ def answered(folder: Path) -> dict:
         ),
     ],
 )
-def test_a_lost_session_keeps_its_text_and_another_goes_on_with_new_audio(
+def test_a_lost_session_keeps_its_text_and_another_continues(
     tmp_path, monkeypatch, capsys, lose, reason, is_live
 ):
     """No audio is sent again, times count over all the audio, and the gap is reported."""
@@ -490,7 +480,7 @@ def test_a_lost_session_keeps_its_text_and_another_goes_on_with_new_audio(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_microphone_is_kept_while_no_session_can_be_had(tmp_path, monkeypatch, capsys):
+def test_microphone_audio_waits_for_the_next_session(tmp_path, monkeypatch, capsys):
     """The next session gets what was said since."""
     samples, everything = tmp_path / "samples", tmp_path / "everything"
     samples.write_bytes(COUNTED)
@@ -542,7 +532,7 @@ def test_a_microphone_is_kept_while_no_session_can_be_had(tmp_path, monkeypatch,
 
 
 @pytest.mark.usefixtures("at_once")
-def test_where_nothing_comes_another_session_waits_for_audio(monkeypatch, capsys):
+def test_an_idle_session_is_replaced_when_audio_comes(monkeypatch, capsys):
     """Servers end those in which nothing comes for long, and it may be hours."""
     reading, writing = os.pipe()
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: reading))
@@ -587,7 +577,7 @@ def test_a_server_that_stays_away_is_given_up(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("proxy", ["socks5h://127.0.0.1:9", "nonsense://127.0.0.1:9"])
-def test_a_proxy_that_cannot_be_used_is_one_line(server, recording, monkeypatch, capsys, proxy):
+def test_an_unusable_proxy_is_one_line(server, recording, monkeypatch, capsys, proxy):
     for name in ("ws_proxy", "socks_proxy", "https_proxy", "http_proxy"):
         monkeypatch.setenv(name, proxy)
     monkeypatch.setitem(sys.modules, "python_socks", None)
@@ -600,8 +590,8 @@ def test_a_proxy_that_cannot_be_used_is_one_line(server, recording, monkeypatch,
 # ---- where it ends
 
 
-def test_the_process_ends_while_standard_input_waits(tmp_path):
-    """Its thread holds no lock that the interpreter needs (python/cpython#86883)."""
+def test_the_process_ends_while_standard_input_waits():
+    """The waiting thread holds no lock that the interpreter needs (python/cpython#86883)."""
 
     def reply(talk: Talk) -> None:
         talk.hear(6_400)
@@ -612,10 +602,7 @@ def test_the_process_ends_while_standard_input_waits(tmp_path):
     with (
         realtime_server(reply) as server,
         subprocess.Popen(
-            [*command, server.url],
-            cwd=REPOSITORY,
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            [*command, server.url], cwd=REPOSITORY, stdin=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process,
     ):
         process.stdin.write(bytes(6_400))
@@ -669,12 +656,12 @@ def test_standard_input_has_samples_or_wav(data, rate, samples):
         wav(16_000, b"")[:30],
     ],
 )
-def test_another_file_on_standard_input_is_told_what_makes_samples(data):
+def test_files_on_standard_input_are_refused_with_advice(data):
     with written(data) as reading, pytest.raises(Failed, match=r"standard input"):
         next(piped(reading))
 
 
-def test_standard_input_is_sent_at_the_rate_it_has(server, monkeypatch, tmp_path):
+def test_standard_input_is_sent_at_its_own_rate(server, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with standard_input(monkeypatch, wav(24_000, bytes(48_000))):
         assert run(server, "-", "--output-format", "json") == 0
@@ -685,8 +672,8 @@ def test_standard_input_is_sent_at_the_rate_it_has(server, monkeypatch, tmp_path
     assert json.loads(written.read_text("utf-8"))["duration"] == 1.0
 
 
-def test_a_file_in_real_time_is_sent_when_it_was_spoken(server, recording, monkeypatch):
-    """Before each block the time is waited for at which it would have been spoken."""
+def test_a_file_in_real_time_is_sent_as_spoken(server, recording, monkeypatch):
+    """Each block waits for the time at which it would have been spoken."""
     clock = SimpleNamespace(now=100.0)
 
     def sleep(seconds: float) -> None:
@@ -699,15 +686,16 @@ def test_a_file_in_real_time_is_sent_when_it_was_spoken(server, recording, monke
 
 
 def microphone(folder: Path, script: str, monkeypatch) -> None:
-    """A program by the name of ffmpeg that does what `script` says."""
+    """Put a program named ffmpeg on the path that runs `script`."""
     program = folder / "ffmpeg"
     program.write_text(f"#!{sys.executable}\n{script}")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_the_microphone_is_what_ffmpeg_records_until_ctrl_c(tmp_path, monkeypatch):
-    """Samples that ffmpeg delivers when it is told to end are sent too."""
+def test_ffmpeg_records_the_microphone_until_ctrl_c(tmp_path, monkeypatch):
+    """Samples that ffmpeg delivers after its signal are sent too."""
+    monkeypatch.setattr("whosaid.transcribe.live_run.SECONDS_TO_CLOSE", 60.0)
     given = tmp_path / "arguments"
     microphone(
         tmp_path,
@@ -732,18 +720,51 @@ def test_the_microphone_is_what_ffmpeg_records_until_ctrl_c(tmp_path, monkeypatc
     assert "-i desk -f s16le -ar 16000 -ac 1" in given.read_text()
 
 
-def test_a_microphone_that_is_not_there_is_one_line(server, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("local", [True, False])
+def test_a_missing_microphone_is_one_line(server, tmp_path, monkeypatch, capsys, local):
+    """Models of this process do not load for it."""
     script = "import sys\nsys.exit('x\\ndefault: No such device\\n')"
     microphone(tmp_path, script, monkeypatch)
-    assert run(server) == 1
+    monkeypatch.setattr("whosaid.transcribe.local.load", None)
+    assert (main(["transcribe", "--live"]) if local else run(server)) == 1
     assert capsys.readouterr().err == (
-        "ffmpeg finds no microphone: default: No such device; choose one by --microphone NAME\n"
+        "ffmpeg finds no microphone: default: No such device;"
+        " --list-microphones has the names for --microphone\n"
     )
     (tmp_path / "ffmpeg").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run(server) == 1
     assert capsys.readouterr().err.startswith("the microphone needs the ffmpeg program, which")
     assert input_options("darwin", None) == ["-f", "avfoundation", "-i", ":default"]
+
+
+ALSA = """Auto-detected sources for alsa:
+* default [Default ALSA Output] (none)
+  hw:CARD=PCH,DEV=0 [HDA Intel PCH, ALC Analog] (none)
+"""
+APPLE = """[AVFoundation indev @ 0x7f8] AVFoundation video devices:
+[AVFoundation indev @ 0x7f8] [0] FaceTime HD Camera
+[AVFoundation indev @ 0x7f8] AVFoundation audio devices:
+[AVFoundation indev @ 0x7f8] [0] MacBook Pro Microphone
+[AVFoundation indev @ 0x7f8] [1] Anna's AirPods
+: Input/output error
+"""
+LISTS = [
+    ("linux", "stdout", ALSA, "default\nhw:CARD=PCH,DEV=0\n", 0),
+    ("darwin", "stderr", APPLE, "MacBook Pro Microphone\nAnna's AirPods\n", 0),
+    ("linux", "stderr", "Cannot list sources: Generic error\n", "", 1),
+]
+
+
+@pytest.mark.parametrize(("platform", "stream", "listing", "names", "status"), LISTS)
+def test_microphones_are_listed_by_ffmpegs_names(
+    tmp_path, monkeypatch, capsys, platform, stream, listing, names, status
+):
+    monkeypatch.setattr(sys, "platform", platform)
+    microphone(tmp_path, f"import sys\nsys.{stream}.write({listing!r})", monkeypatch)
+    assert main(["transcribe", "--list-microphones"]) == status
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (names, "ffmpeg finds no microphone\n" if status else "")
 
 
 # ---- the terminal
@@ -754,7 +775,7 @@ def event(kind: str, **fields: object) -> dict:
     return {"type": kind, "item_id": "a", "content_index": 0, **fields}
 
 
-def test_a_terminal_shows_the_guess_dimmed_and_takes_it_back():
+def test_a_terminal_shows_unstable_words_dimmed():
     transcript, shown = LiveTranscript(), io.StringIO()
     console = Console(file=shown, force_terminal=True, color_system="standard", width=60)
     screen = LiveScreen(transcript, console)
@@ -775,7 +796,7 @@ def test_a_terminal_shows_the_guess_dimmed_and_takes_it_back():
         assert "mourning" not in last
 
 
-def test_words_have_speakers_until_segments_of_the_text_replace_them():
+def test_segments_replace_words_with_speakers():
     transcript, shown = LiveTranscript(), io.StringIO()
     said = [*words("good morning", 0.5, "Ann"), *words("hello", 1.5, "Bob")]
     transcript.take(event("delta", delta=" good morning hello"))
@@ -797,7 +818,7 @@ def test_words_have_speakers_until_segments_of_the_text_replace_them():
     assert [(each.speaker, each.text) for each in item.blocks()] == [("Cid", fields["text"])]
 
 
-def test_the_words_of_speakers_who_talk_at_once_are_written_for_both():
+def test_overlapping_words_are_written_for_both_speakers():
     transcript = LiveTranscript()
     transcript.take(event("completed", transcript="I say yes", words=words("I say yes", 0.5)))
     for number, name, text, start in (("1", "Ann", " I say yes", 0.5), ("2", "Bob", " no", 0.8)):
@@ -825,8 +846,8 @@ def test_the_words_of_speakers_who_talk_at_once_are_written_for_both():
         assert spoken in answer["output"]["srt"]
 
 
-def test_what_is_final_stays_when_a_session_is_lost():
-    """Also for an incomplete item before a complete one."""
+def test_final_text_stays_when_a_session_is_lost():
+    """An incomplete item before a complete one stays too."""
     transcript = LiveTranscript()
     for item, start, said in (("a", 1.0, "one two"), ("b", 3.0, "three"), ("c", 5.0, "four")):
         begun = {"type": "input_audio_buffer.speech_started", "item_id": item}
@@ -879,8 +900,8 @@ def test_models_of_this_process_need_no_server(tmp_path, monkeypatch, capsys, de
 
 
 @pytest.mark.usefixtures("tiny")
-def test_ctrl_c_ends_the_audio_of_models_of_this_process(tmp_path, monkeypatch):
-    """With a standard input that never ends; the audio read so far is transcribed."""
+def test_ctrl_c_ends_the_audio_of_embedded_models(tmp_path, monkeypatch):
+    """Standard input never ends; the audio read so far is transcribed."""
     monkeypatch.chdir(tmp_path)
     append = live_local.LiveDrivers.__call__
 
@@ -895,7 +916,7 @@ def test_ctrl_c_ends_the_audio_of_models_of_this_process(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("tiny")
-def test_what_the_models_cannot_do_is_one_line(recording, tmp_path, capsys):
+def test_speakers_without_diarization_are_one_line(recording, tmp_path, capsys):
     (tmp_path / "ann.wav").write_bytes(files.two_seconds())
     clips = ["--known-speakers", f"{tmp_path / 'ann.wav'}=Ann"]
     assert main(["transcribe", "--live", str(recording), "--embedded", *clips]) == 1

@@ -28,7 +28,7 @@ def shown(response: dict, terminal: bool = False) -> str:
     return screen.getvalue()
 
 
-def test_one_line_a_turn_with_time_speaker_and_words():
+def test_turns_are_lines_with_time_speaker_and_words():
     lines = shown(RESPONSE).splitlines()
     assert lines[:3] == [
         " 0:00.0  SPEAKER_01  good morning",
@@ -40,24 +40,24 @@ def test_one_line_a_turn_with_time_speaker_and_words():
     assert "18.0x real time" in lines[4]
 
 
-def test_without_speakers_chunks_are_shown_and_silence_is_said_to_hold_no_speech():
+def test_chunks_replace_missing_speakers_and_silence_is_no_speech():
     assert "speakers 2;" in summary(RESPONSE, 1.0)
     without = {**RESPONSE, "speakers": []}
     assert shown(without).splitlines()[0].split() == ["0:00.0", "good", "morning"]
     assert "speakers" not in summary(without, 1.0)
-    assert "(no speech)" in shown({**without, "chunks": [], "text": ""})
+    assert "no speech was found" in shown({**without, "chunks": [], "text": ""})
     untimed = shown({**without, "chunks": []})  # return_timestamps: false
     assert untimed.splitlines()[0] == "good morning [red]yes[/red] sorry"
-    assert "(no speech)" not in untimed + shown({**RESPONSE, "chunks": []})
+    assert "no speech" not in untimed + shown({**RESPONSE, "chunks": []})
 
 
-def test_each_speaker_has_a_colour_of_its_own_on_a_terminal():
+def test_each_speaker_has_its_own_colour():
     lines = shown(RESPONSE, terminal=True).splitlines()
     colours = [line.split("SPEAKER")[0].rsplit("\x1b[", 1)[1] for line in lines[:2]]
     assert colours[0] != colours[1]
 
 
-def test_one_line_a_word_with_its_times_probability_and_speaker():
+def test_words_are_lines_with_times_probability_and_speaker():
     yes = {"word": " yes", "timestamp": [0.5, 0.75], "probability": 0.987, "speaker": "SPEAKER_01"}
     no = {"word": " no", "timestamp": [100.0, 100.2], "probability": 0.5, "overlap": True}
     words = [yes, {**no, "speaker": None}]

@@ -8,21 +8,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refused
-from stand_ins import TIMESTAMPS, StandInEngine, asking, rounded, said_in
 
 from config import REPOSITORY
+from tests.helpers.refusals import refused
+from tests.helpers.stand_ins import TIMESTAMPS, StandInEngine, asking, rounded, said_in
 from tests.support.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, noise
 from whosaid.asr.checkpoint.loading import Assistant, WhisperModels
 from whosaid.asr.decoding_plan import Planner
 from whosaid.asr.engine.prefill import LanguagePosterior
-from whosaid.asr.engine.request import DecodeResult, Request
+from whosaid.asr.engine.request import Request
+from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.frontend.vad import VadOptions
+from whosaid.asr.hotwords import HotWords
 from whosaid.asr.language_timeline import LanguageTimeline
 from whosaid.asr.transcriber import Transcriber
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.errors import InvalidParameter
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 MODELS = loaded(replace(SMALL, seconds=30), dtype=torch.float32)
@@ -30,10 +32,11 @@ ENGLISH_ONLY = loaded(SMALL_ENGLISH, dtype=torch.float32)
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 FIRST_WORD, WORDS = 300, 30  # text tokens of the made-up vocabulary, one a word
 WRONG_WORD = 299
+PAUSE = np.zeros(50 * SAMPLES_PER_TOKEN, np.float32)  # a second
 
 
 def spoken(word: int, frames: int) -> np.ndarray:
-    """A word as the recogniser below hears it: its number is in its level."""
+    """Return a word of the recogniser below, whose number is in its level."""
     return np.full(frames * SAMPLES_PER_TOKEN, 0.3 + 0.01 * word, np.float32)
 
 
@@ -84,16 +87,9 @@ def words_of(chunks) -> list[str]:
 
 @st.composite
 def conversations(draw):
-    """Words of 0.3 to 1 s with gaps from none to a second, neighbours different; their texts and
-    times in frames.
-    """
-    spans = draw(
-        st.lists(
-            st.tuples(st.integers(15, 50), st.sampled_from([0, 0, 0, 2, 10, 50])),
-            min_size=1,
-            max_size=40,
-        )
-    )
+    """Words with gaps of up to a second, neighbours different; texts, and times in frames."""
+    lengths = st.tuples(st.integers(15, 50), st.sampled_from([0, 0, 0, 2, 10, 50]))
+    spans = draw(st.lists(lengths, min_size=1, max_size=40))
     parts, truth, position = [], [], 0
     for index, (length, gap) in enumerate(spans):
         word = (index * 7) % WORDS
@@ -105,17 +101,12 @@ def conversations(draw):
 
 @settings(deadline=None, max_examples=100)
 @given(conversations(), st.integers(4, 30), st.integers(1, 8), st.booleans())
-def test_no_word_is_lost_doubled_or_misplaced_at_a_seam(
+def test_no_word_is_lost_doubled_or_moved_at_seams(
     conversation, chunk_length_s, batch_size, misrecognises
 ):
     samples, truth = conversation
-    transcript = transcribe(
-        samples,
-        Recogniser(misrecognises=misrecognises),
-        language="en",
-        chunk_length_s=chunk_length_s,
-        batch_size=batch_size,
-    )
+    options = {"language": "en", "chunk_length_s": chunk_length_s, "batch_size": batch_size}
+    transcript = transcribe(samples, Recogniser(misrecognises=misrecognises), **options)
     heard = [
         (chunk.text.strip(), round(chunk.start * 50), round(chunk.end * 50))
         for chunk in transcript.chunks
@@ -124,9 +115,8 @@ def test_no_word_is_lost_doubled_or_misplaced_at_a_seam(
 
 
 class Stops(Recogniser):
-    """Writes the first words of a window alone, and says that they last to its end: as timestamps
-    have it, or as alignment has it where there are none.
-    """
+    """Writes the first words of a window alone, and says that they last to its end: by timestamps,
+    or else by alignment."""
 
     def __init__(self, most: int, timestamps: bool = True) -> None:
         super().__init__()
@@ -138,7 +128,7 @@ class Stops(Recogniser):
         return [begin, *tokens, end] if self.timestamps else tokens
 
     def decode(self, request: Request) -> DecodeResult:
-        """Each word is where it is said, the last over all that follows."""
+        """Attend to each word's place, for the last word to all that follows."""
         result = super().decode(request)
         whole = said_in(request.samples, Recogniser.tokens(self, request.samples))
         places = [at for at, token in enumerate(whole.tokens) if token < TIMESTAMPS]
@@ -151,9 +141,9 @@ class Stops(Recogniser):
 
 @pytest.mark.parametrize("timestamps", [True, False])
 @pytest.mark.parametrize(("most", "seconds"), [(2, 15), (4, 30), (12, 30)])
-def test_what_is_said_behind_the_end_of_a_text_is_written(most, seconds, timestamps):
+def test_speech_behind_the_end_of_a_text_is_written(most, seconds, timestamps):
     """In order, each word once and in few windows. Only stretches shorter than 1.5 s may be
-    missing: one word between two others."""
+    missing: one word between two others, of which a word with digits may last as long as two."""
     words = [index * 7 % WORDS for index in range(seconds)]
     pause = np.zeros(8 * SAMPLES_PER_TOKEN, np.float32)
     samples = np.concatenate([part for word in words for part in (spoken(word, 42), pause)])
@@ -168,7 +158,7 @@ def test_what_is_said_behind_the_end_of_a_text_is_written(most, seconds, timesta
             left.pop(0)
         places.append(left.pop(0)[0])
     assert max(np.diff([-1, *places, len(words)])) <= 2
-    assert len(places) >= 0.7 * len(words)
+    assert len(places) >= 0.65 * len(words)
     assert transcript.unwritten == ()
     assert sum(len(each.samples) for each in recogniser.requests) <= 5 * len(samples)
 
@@ -186,8 +176,7 @@ def test_speech_that_nobody_writes_is_told():
                 if missed not in (before, token, after)
             ]
 
-    pause = np.zeros(50 * SAMPLES_PER_TOKEN, np.float32)
-    said = [spoken(1, 40), spoken(2, 40), pause, spoken(9, 300), pause, spoken(3, 40), pause]
+    said = [spoken(1, 40), spoken(2, 40), PAUSE, spoken(9, 300), PAUSE, spoken(3, 40), PAUSE]
     recogniser = Misses()
     transcript = transcribe(np.concatenate(said), recogniser, language="en")
     assert words_of(transcript.chunks) == ["word45", "word46", "word47"]
@@ -212,9 +201,8 @@ def test_the_stand_ins_windows_do_end_inside_words():
     recogniser = Recogniser()
     transcript = transcribe(samples, recogniser, language="en", chunk_length_s=10)
     assert len(recogniser.batches) > len(samples) // (10 * SAMPLE_RATE) + 1
-    assert (
-        len(words_of(transcript.chunks)) == 60 - 1
-    )  # the last word ends with the audio: announced, never closed
+    # The last word ends with the audio: announced, never closed.
+    assert len(words_of(transcript.chunks)) == 60 - 1
 
 
 def test_unfinished_words_that_nothing_follows_are_kept():
@@ -224,11 +212,8 @@ def test_unfinished_words_that_nothing_follows_are_kept():
             end = len(window) // SAMPLES_PER_TOKEN
             return [begin, 301, begin + end - 5, begin + end - 5, 302]
 
-    chunks = transcribe(
-        np.append(spoken(1, 75), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32)),
-        Breaks(),
-        language="en",
-    ).chunks
+    samples = np.append(spoken(1, 75), PAUSE)
+    chunks = transcribe(samples, Breaks(), language="en").chunks
     assert words_of(chunks) == ["word45", "word46"]
     assert chunks[-1].end == pytest.approx(1.8, abs=0.03)  # where the window ends
 
@@ -255,9 +240,7 @@ def test_without_timestamps_a_window_is_a_chunk():
         def tokens(self, window: np.ndarray) -> list[int]:
             return [301, 302] * 5
 
-    samples = np.concatenate(
-        [spoken(0, 400), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32), spoken(0, 400)]
-    )
+    samples = np.concatenate([spoken(0, 400), PAUSE, spoken(0, 400)])
     transcript = transcribe(samples, Talks(), language="en", timestamps=False, chunk_length_s=10)
     assert [chunk.text for chunk in transcript.chunks] == [" word45 word46" * 5] * 2
     first, second = transcript.chunks
@@ -268,19 +251,19 @@ def test_without_timestamps_a_window_is_a_chunk():
 @pytest.mark.parametrize(
     ("no_speech_prob", "log_prob", "kept"), [(0.9, -1.5, 0), (0.9, -0.5, 1), (0.3, -1.5, 1)]
 )
-def test_a_window_is_dropped_only_if_unlikely_speech_and_unsure(no_speech_prob, log_prob, kept):
+def test_a_window_is_dropped_if_silent_and_unsure(no_speech_prob, log_prob, kept):
     class Doubts(Recogniser):
         def decode(self, request: Request) -> DecodeResult:
             result = super().decode(request)
             return replace(result, no_speech_prob=no_speech_prob, log_probs=(log_prob,) * 4)
 
-    samples = np.append(spoken(3, 50), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32))
+    samples = np.append(spoken(3, 50), PAUSE)
     assert len(transcribe(samples, Doubts(), language="en").chunks) == kept
 
 
 @pytest.mark.parametrize("given", [None, "en"])
-def test_where_nothing_is_transcribed_there_is_no_language_but_the_given_one(given):
-    """Noise that the detector takes for speech, in which the model then hears none."""
+def test_an_empty_transcript_has_only_a_given_language(given):
+    """The detector takes noise for speech, and the model then finds none."""
 
     class HearsNothing(Recogniser):
         def detect_language(self, _window: np.ndarray) -> LanguagePosterior:
@@ -289,8 +272,7 @@ def test_where_nothing_is_transcribed_there_is_no_language_but_the_given_one(giv
         def decode(self, request: Request) -> DecodeResult:
             return replace(super().decode(request), no_speech_prob=0.9, log_probs=(-1.5,))
 
-    samples = np.append(spoken(3, 50), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32))
-    transcript = transcribe(samples, HearsNothing(), language=given)
+    transcript = transcribe(np.append(spoken(3, 50), PAUSE), HearsNothing(), language=given)
     assert transcript.chunks == ()
     assert (transcript.language, transcript.language_probability) == (given, None)
 
@@ -301,16 +283,12 @@ def test_words_without_duration_are_dropped():
             at = self.special_tokens.timestamp_begin
             return [at, 301, at + 20, at + 20, 302, at + 20, at + 30, 303, at + 40]
 
-    transcript = transcribe(
-        np.append(spoken(3, 50), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32)),
-        Babbles(),
-        language="en",
-    )
+    transcript = transcribe(np.append(spoken(3, 50), PAUSE), Babbles(), language="en")
     assert [chunk.text for chunk in transcript.chunks] == [" word45", " word47"]
 
 
 class Guesses(Recogniser):
-    """Hears no speech in the first windows, and another language there."""
+    """Finds no speech in the first windows, and another language there."""
 
     def __init__(self, answers: list[tuple[str, float]]) -> None:
         super().__init__()
@@ -329,10 +307,8 @@ class Guesses(Recogniser):
         ([("es", 0.9), ("de", 0.8), ("zh", 0.7)], "es"),
     ],
 )
-def test_the_language_is_that_of_the_first_window_with_speech(answers, language):
-    samples = np.concatenate(
-        [np.append(spoken(0, 400), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32))] * 3
-    )
+def test_the_first_window_with_speech_sets_the_language(answers, language):
+    samples = np.tile(np.append(spoken(0, 400), PAUSE), 3)
     transcript = transcribe(samples, Guesses(answers), chunk_length_s=10)
     assert (transcript.language, transcript.language_probability) == (language, 0.7)
 
@@ -390,7 +366,7 @@ def test_every_part_is_decoded_and_marked_in_its_language():
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_what_is_translated_is_read_as_english():
+def test_translations_are_read_as_english():
     timeline = LanguageTimeline((0, 4 * SAMPLE_RATE), ("en", "de"), "en", 0.9)
     plan = Planner(MODELS, asking(task="translate")).plan(timeline)
     assert {plan.at(at).reader.language for at in (0, 5 * SAMPLE_RATE)} == {"en"}
@@ -402,7 +378,7 @@ def test_what_is_translated_is_read_as_english():
     ("models", "language", "reason"),
     [(MODELS, "German", "the language was given"), (ENGLISH_ONLY, None, "the model is English")],
 )
-def test_a_language_that_is_known_is_not_looked_for(models, language, reason):
+def test_a_known_language_is_not_detected(models, language, reason):
     transcript = transcribe(
         bilingual_speech(), Bilingual(models), models, multilingual=True, language=language
     )
@@ -421,7 +397,7 @@ def test_a_language_that_is_known_is_not_looked_for(models, language, reason):
         ({"prompt": "word3"}, False),
     ],
 )
-def test_a_second_language_that_was_not_looked_for_is_warned_of(options, warned):
+def test_an_unexpected_second_language_is_warned_of(options, warned):
     transcript = transcribe(bilingual_speech(), Bilingual(), chunk_length_s=12, **options)
     assert [text[:14] for text in transcript.warnings] == ["language: from"] * warned
     if warned:
@@ -434,11 +410,8 @@ def test_without_the_filter_everything_is_decoded():
     pause = np.zeros(4 * SAMPLE_RATE, np.float32)
     samples = np.concatenate([pause, spoken(1, 50), pause, spoken(2, 50), pause])
     decoded = {}
-    for name, vad in (
-        ("plain", VadOptions()),
-        ("padded", VadOptions(speech_pad_ms=1000)),
-        ("all", None),
-    ):
+    options = {"plain": VadOptions(), "padded": VadOptions(speech_pad_ms=1000), "all": None}
+    for name, vad in options.items():
         recogniser = Recogniser()
         transcript = transcribe(samples, recogniser, language="en", chunk_length_s=6, vad=vad)
         decoded[name] = sum(len(request.samples) for request in recogniser.requests)
@@ -461,7 +434,7 @@ def test_the_detector_hears_under_the_options():
     assert 0 < heard[0] < heard[1] < heard[2]
 
 
-def test_speech_cannot_last_at_more_than_it_must_reach():
+def test_an_end_threshold_above_the_speech_threshold_is_refused():
     transcriber = Transcriber(MODELS, detect_speech=hears_sound)
     for vad in (VadOptions(0.4, 0.45), VadOptions(None, 0.55)):
         with refused("INVALID_PARAMETER", "vad_parameters"):
@@ -470,8 +443,8 @@ def test_speech_cannot_last_at_more_than_it_must_reach():
 
 
 @pytest.mark.parametrize(("log_prob", "kept"), [(-0.1, True), (-3.0, False)])
-def test_loud_sound_counts_as_speech_where_the_model_is_sure(log_prob, kept):
-    """A recording in which the detector hears nobody: either all of it is kept or nothing."""
+def test_loud_sound_is_speech_if_the_model_is_sure(log_prob, kept):
+    """The detector finds no speech: either all of the recording is kept or nothing."""
 
     class Sure(Recogniser):
         def decode(self, request: Request) -> DecodeResult:
@@ -502,13 +475,14 @@ def prompts_given(
     return prompts, transcript.warnings
 
 
-def test_every_window_is_told_the_prompt_after_the_hot_words():
-    prompts, warnings = prompts_given(prompt="word3 word4", hotwords=("word1", "word2"))
+def test_every_window_is_told_the_prompt_and_no_hot_words():
+    hotwords = HotWords(("word1", "word2"))
+    prompts, warnings = prompts_given(prompt="word3 word4", hotwords=hotwords)
     plain = MODELS.special_tokens.prompt("en", "transcribe", timestamps=True)
     (told,) = {prompt[: -len(plain)] for prompt in prompts}
     assert {prompt[-len(plain) :] for prompt in prompts} == {plain}
     assert told[0] == MODELS.special_tokens.start_of_previous
-    assert MODELS.tokenizer.decode(told[1:]) == " word1, word2 word3 word4"
+    assert MODELS.tokenizer.decode(told[1:]) == " word3 word4"
     assert warnings == ()
 
 
@@ -519,22 +493,20 @@ def test_names_of_special_tokens_in_a_prompt_are_text():
         assert max(prompt[1 : -len(plain)]) < MODELS.special_tokens.end_of_text
 
 
-@pytest.mark.parametrize("hotwords", [(), ("word1",) * 100])
-def test_of_a_prompt_too_long_the_end_is_kept_and_the_hot_words_before_it(hotwords):
-    prompts, (warning,) = prompts_given(prompt="word7 " + "word5 " * 90, hotwords=hotwords)
+def test_too_long_a_prompt_keeps_its_end():
+    prompts, (warning,) = prompts_given(prompt="word7 " + "word5 " * 90)
     most = MODELS.special_tokens.longest_previous
     plain = MODELS.special_tokens.prompt("en", "transcribe", timestamps=True)
     assert {len(prompt) for prompt in prompts} == {1 + most + len(plain)}
-    kept = MODELS.tokenizer.decode(prompts[0][1 : 1 + most])
-    assert kept.startswith(" word1") if hotwords else kept.endswith("word5")
-    assert warning.startswith(f"prompt, hotwords: {most} tokens fit")
+    assert MODELS.tokenizer.decode(prompts[0][1 : 1 + most]).endswith("word5")
+    assert warning.startswith(f"prompt: {most} tokens fit")
 
 
-@pytest.mark.parametrize("wish", [{"prompt": "word5"}, {"hotwords": ("word5",)}])
-def test_a_model_that_knows_no_prompts_refuses_them(wish):
+def test_a_model_that_knows_no_prompts_refuses_them_but_takes_hot_words():
     models = replace(MODELS, special_tokens=replace(MODELS.special_tokens, start_of_previous=None))
-    with refused("UNSUPPORTED", "prompt, hotwords"):
-        prompts_given(models, **wish)
+    prompts_given(models, hotwords=HotWords(("word5",)))
+    with refused("UNSUPPORTED", "prompt"):
+        prompts_given(models, prompt="word5")
 
 
 @pytest.mark.parametrize("language", ["en", "EN", "English", None])
@@ -588,9 +560,7 @@ def assisted_by(only_language: str | None) -> WhisperModels:
         (assisted_by("en"), {"assisted": True, "language": "German"}, False, "knows only English"),
     ],
 )
-def test_an_assistant_drafts_where_it_can_and_a_wish_for_it_is_told_otherwise(
-    models, options, drafts, warning
-):
+def test_an_assistant_drafts_or_the_transcript_warns(models, options, drafts, warning):
     recogniser = Recogniser(models)
     transcript = transcribe(spoken(0, 50), recogniser, models, **{"language": "en"} | options)
     assert [options.assisted for options in recogniser.options] == [drafts]
@@ -598,7 +568,7 @@ def test_an_assistant_drafts_where_it_can_and_a_wish_for_it_is_told_otherwise(
 
 
 @pytest.mark.parametrize(("only", "drafts"), [(None, True), ("en", False)])
-def test_an_assistant_of_one_language_drafts_for_no_recording_of_two(only, drafts):
+def test_a_one_language_assistant_drafts_no_bilingual_recording(only, drafts):
     models = assisted_by(only)
     recogniser = Bilingual(models)
     transcribe(bilingual_speech(), recogniser, models, multilingual=True, assisted=True)

@@ -1,17 +1,11 @@
 """The values that modules exchange: frozen, compared by content, and a text that is its chunks'."""
 
-from __future__ import annotations
-
 from whosaid.transcript import Chunk, DecodeStats, Transcript
 
 
-def test_the_text_is_the_chunks_text_as_the_tokenizer_spaced_it():
+def test_the_text_joins_chunks_with_the_tokenizers_spaces():
     chunks = (Chunk(" Good", 0.0, 0.5), Chunk("-bye,", 0.5, 1.0), Chunk(" all.", 1.0, 2.0))
     assert Transcript(chunks, "en").text == " Good-bye, all."
-
-
-def test_no_chunks_are_an_empty_text():
-    assert Transcript((), None).text == ""
 
 
 def test_transcripts_compare_without_their_stats():

@@ -1,21 +1,19 @@
-"""A recording in steps: however they are taken, and whatever runs beside, the transcript is the one
-that `run` makes.
-"""
-
-from __future__ import annotations
+"""A recording in steps: in any order of steps, beside any others, the transcript is the one that
+`run` makes."""
 
 import itertools
 import random
 
 import numpy as np
 import pytest
-from stand_ins import asking, rounded
 
-from tests.support.tiny_whispers import ENDLESS, SMALL, hears_sound, loaded, noise
-from whosaid.asr.engine.request import Session
+from tests.helpers.stand_ins import asking, rounded
+from tests.support.tiny_whispers import ENDLESS, hears_sound, loaded, noise
+from whosaid.asr.engine.session import Session
+from whosaid.asr.hotwords import HotWords
 from whosaid.asr.transcriber import Transcriber
 from whosaid.asr.transcription import Transcription
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 from whosaid.transcript import Transcript
 
 OPTIONS = [
@@ -25,7 +23,7 @@ OPTIONS = [
     {"language": "de"},
     {"language": "en", "timestamps": False, "batch_size": 1},
     {"language": "en", "num_beams": 2, "chunk_length_s": 2},
-    {"task": "translate", "prompt": "word300 word301", "hotwords": ("word302",)},
+    {"task": "translate", "prompt": "word300 word301", "hotwords": HotWords(("word302",))},
     {"language": "de", "temperature": 0.6},
 ]
 
@@ -35,12 +33,6 @@ def recording(seed: int = 0, parts: int = 2) -> np.ndarray:
     pause = np.zeros(16_000, np.float32)
     sounds = [noise(1.0 + 1.7 * ((seed + part) % 3), 10 * seed + part) for part in range(parts)]
     return np.concatenate([each for sound in sounds for each in (pause, sound)])
-
-
-@pytest.fixture(scope="module")
-def transcriber() -> Transcriber:
-    """A float64 transcriber, in which no batch changes a token; without second attempts."""
-    return Transcriber(loaded(SMALL), fallback=None, detect_speech=hears_sound)
 
 
 @pytest.fixture(autouse=True)
@@ -68,15 +60,14 @@ def advance(transcriber: Transcriber, transcription: Transcription) -> None:
 
 @pytest.fixture(scope="module")
 def alone(transcriber) -> list[tuple[np.ndarray, dict, Transcript]]:
-    """A recording for each of the options, and its transcript."""
+    """Return a recording for each of the options, and its transcript."""
     pairs = [(recording(number), options) for number, options in enumerate(OPTIONS)]
     return [(*pair, begun(transcriber, pair[0], **pair[1]).run()) for pair in pairs]
 
 
 def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, alone):
-    """Whose step is next is left to chance; the engine steps for all or for one. Chunks are taken
-    at each step, or now and then; what was taken never changes.
-    """
+    """Chance decides the next step; the engine steps for all or for one. Chunks are taken at each
+    step, or now and then; taken ones never change."""
     chance = random.Random(0)
     beside = [begun(transcriber, samples, **options) for samples, options, _ in alone]
     taken, seen, most = [[] for _ in beside], [[] for _ in beside], 0
@@ -130,7 +121,7 @@ def test_closing_frees_the_rows_and_harms_nobody(transcriber, alone, steps):
     assert rounded(kept.result) == rounded(expected)
 
 
-def test_silence_is_done_in_one_step_and_asks_the_engine_for_nothing(transcriber, monkeypatch):
+def test_silence_takes_one_step_without_the_engine(transcriber, monkeypatch):
     monkeypatch.setattr(transcriber.engine, "detect_language", None)
     monkeypatch.setattr(transcriber.engine, "step", None)
     transcription = begun(transcriber, np.zeros(32_000, np.float32))
@@ -141,8 +132,8 @@ def test_silence_is_done_in_one_step_and_asks_the_engine_for_nothing(transcriber
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 2}, {"timestamps": False}], ids=repr)
-def test_what_a_text_had_no_room_for_is_heard_in_the_next_window(options, monkeypatch):
-    """With a model whose texts never end, and without timestamps to tell how far they got."""
+def test_speech_beyond_a_full_text_begins_the_next_window(options, monkeypatch):
+    """Texts of this model never end, and no timestamp says how far they got."""
     endless = Transcriber(loaded(ENDLESS), fallback=None, detect_speech=hears_sound)
     add, windows = Session.add, []
 
@@ -155,7 +146,8 @@ def test_what_a_text_had_no_room_for_is_heard_in_the_next_window(options, monkey
     planned = transcription._schedule.planned()
     transcription.run()
     assert len(planned) < len(windows) <= 3 * len(planned)
-    assert all(two.start <= one.stop for one, two in itertools.pairwise(windows))
+    reached = itertools.accumulate((each.stop for each in windows), max)
+    assert all(each.start <= stop for each, stop in zip(windows[1:], reached, strict=False))
     assert any(two.start < one.stop for one, two in itertools.pairwise(windows))
     assert windows[-1].stop == planned[-1].stop
 
@@ -164,7 +156,7 @@ def test_what_a_text_had_no_room_for_is_heard_in_the_next_window(options, monkey
     ("options", "heard"),
     [({"language": "en"}, set()), ({}, {0}), ({"multilingual": True}, {0, 1, 2, 3, 4})],
 )
-def test_what_language_detection_encoded_goes_to_the_engine(
+def test_the_engine_reuses_windows_encoded_for_language_detection(
     transcriber, monkeypatch, options, heard
 ):
     add, requests = Session.add, []

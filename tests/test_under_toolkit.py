@@ -1,9 +1,8 @@
 """The choice of test modules that run in both environments, by what they import."""
 
-from __future__ import annotations
-
 import pytest
-from under_toolkit import chosen, is_chosen
+
+from tests.helpers.under_toolkit import chosen, is_chosen
 
 
 @pytest.mark.parametrize(
@@ -14,7 +13,7 @@ from under_toolkit import chosen, is_chosen
         ("import whosaid.errors", False),
         ("from whosaid.server.options import read\nimport torch", False),
         ("from whosaid.errors import StartError\nimport tests.support.sounds, numpy", True),
-        ("from whosaid import errors\nimport oracle, torch", True),
+        ("from whosaid import errors\nfrom tests.helpers import oracle\nimport torch", True),
         ("from whosaid import errors\ndef test():\n    import torch, no_such_package", True),
         ("from whosaid import errors\nimport torch, no_such_package", False),
         ("from whosaid import errors\nfrom no_such_package.parts import part", False),
@@ -27,13 +26,13 @@ from under_toolkit import chosen, is_chosen
         ("import numpy", False),
     ],
 )
-def test_a_module_is_chosen_by_what_it_and_its_helpers_import(tmp_path, text, expected):
+def test_a_module_is_chosen_by_direct_and_helpers_imports(tmp_path, text, expected):
     path = tmp_path / "test_module.py"
     path.write_text(text)
     assert is_chosen(path) is expected
 
 
-def test_what_tests_the_endpoint_is_chosen_and_what_is_around_it_is_not():
+def test_only_tests_of_the_endpoint_are_chosen():
     names = {path.stem.removeprefix("test_") for path in chosen()}
     assert {"audio", "handler", "enrolment", "loading", "engine", "clustering"} <= names
     around = {"architecture", "deploy", "gpu_check", "server", "fairness", "subtitles"}

@@ -1,7 +1,5 @@
 """Speech detection: the package's own probabilities, no word missed, and no sound but speech."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import tracemalloc
@@ -16,14 +14,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nightly import some
 
+from tests.helpers.nightly import some
 from tests.support import sounds
 from tests.support.audio_files import conversation
 from tests.support.dialogue import Scene, Style, draw_dialogue
 from tests.support.speech import draw_voice, speakers, through_codec
 from whosaid.asr.frontend.vad import STEP, SpeechDetector, SpeechSearch, VadOptions, find_speech
-from whosaid.asr.frontend.windows import MARGIN, Span
+from whosaid.asr.frontend.windows import MARGIN, SampleSpan
 from whosaid.timebase import SAMPLE_RATE
 
 
@@ -67,8 +65,8 @@ def scenes() -> list[Scene]:
 
 
 def test_probabilities_are_those_of_the_packages_own_model(detector):
-    """On full-scale audio, which is not amplified. The package's script processes one step a
-    call and keeps its state."""
+    """Audio is full-scale, which is not amplified. The package's script processes one step a call
+    and keeps its state."""
     samples = conversation()[: 40 * SAMPLE_RATE + 100]
     samples = samples / np.abs(samples[: 16 * SAMPLE_RATE]).max()
     with warnings.catch_warnings():
@@ -82,7 +80,7 @@ def test_probabilities_are_those_of_the_packages_own_model(detector):
 
 
 @pytest.mark.parametrize("length", [0, 1, STEP - 1, STEP, STEP + 1, 512 * STEP, 512 * STEP + 1])
-def test_every_step_has_a_probability_and_no_span_exceeds_the_audio(detector, length):
+def test_every_step_has_a_probability(detector, length):
     samples = np.resize(conversation()[3 * SAMPLE_RATE : 9 * SAMPLE_RATE], length)
     assert len(probabilities(detector, samples)) == -(-length // STEP)
     assert all(0 <= span.start < span.stop <= length for span in detector(samples))
@@ -236,9 +234,8 @@ CHOSEN = st.one_of(
 @settings(max_examples=300)
 @given(st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.4, 0.9]), max_size=60), CHOSEN)
 def test_spans_are_runs_with_hysteresis(probabilities, chosen):
-    """Against the definition, run by run: a run lasts while probabilities stay up and counts if one
-    is high enough; runs with short pauses between them are joined; long enough ones are kept.
-    """
+    """The definition, run by run: a run lasts while probabilities stay up and counts if one is high
+    enough; runs with short pauses between them are joined; long enough ones are kept."""
     (lasting, starting, reached, shortest, pause), options = chosen
     runs: list[list[int]] = []
     steps = range(len(probabilities))
@@ -255,6 +252,6 @@ def test_spans_are_runs_with_hysteresis(probabilities, chosen):
         likely = sum(probabilities[step] >= starting for step in run)
         peak = max(probabilities[step] for step in run)
         if likely >= shortest and peak >= reached:
-            expected.append(Span(run[0] * STEP, (run[-1] + 1) * STEP))
+            expected.append(SampleSpan(run[0] * STEP, (run[-1] + 1) * STEP))
     length = len(probabilities) * STEP
     assert list(find_speech(np.array(probabilities), length, options)) == expected

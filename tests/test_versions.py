@@ -1,21 +1,17 @@
 """Each difference between releases, under the releases that are installed here; scripts/test runs
 this file under those of both servers."""
 
-from __future__ import annotations
-
-import json
 import platform
-import subprocess
-import sys
 import warnings
 from importlib.metadata import version
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer, WhisperFeatureExtractor
+from transformers import AutoTokenizer
 
 from config import DEMO_MODELS
+from tests.helpers.programs import run_python
 from whosaid.errors import StartError
 from whosaid.runtime import versions
 
@@ -31,7 +27,7 @@ DIARIZATION = DEMO_MODELS / "diarization"
         (set(), ""),
     ],
 )
-def test_one_line_names_python_the_libraries_and_the_server(modules, server):
+def test_one_line_names_python_libraries_and_server(modules, server):
     line = versions.describe_versions(modules)
     libraries = ", ".join(f"{name} {version(name)}" for name in versions.LIBRARIES)
     assert line.startswith(f"Python {platform.python_version()}, {libraries}{server}")
@@ -43,8 +39,7 @@ def test_importing_it_loads_no_library():
     script = (
         f"import sys; import whosaid.runtime.versions; sys.exit(bool({heavy} & sys.modules.keys()))"
     )
-    folder = DEMO_MODELS.parents[1]
-    assert subprocess.run([sys.executable, "-c", script], cwd=folder, check=False).returncode == 0
+    assert run_python("-c", script).returncode == 0
 
 
 def test_a_tokenizer_of_transformers_5_loads(tmp_path):
@@ -57,23 +52,6 @@ def test_a_tokenizer_of_transformers_5_loads(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path, **versions.tokenizer_arguments())
     assert tokenizer.decode([600, 601, 363, 500, 599], skip_special_tokens=True) == " good morning"
     assert tokenizer.get_vocab()["<|notimestamps|>"] == 706
-
-
-def test_a_feature_extractor_in_a_processor_of_transformers_5_loads(tmp_path):
-    demo = DEMO_MODELS / "asr"
-    (tmp_path / "config.json").write_bytes((demo / "config.json").read_bytes())
-    source = {"pretrained_model_name_or_path": str(tmp_path), "revision": None, "token": None}
-    processor, missing = tmp_path / "processor_config.json", "preprocessor_config.json"
-    with pytest.raises(OSError, match=missing):
-        versions.load_feature_extractor(source)
-    processor.write_text('{"processor_class": "WhisperProcessor"}')  # as transformers 4 saves it
-    with pytest.raises(OSError, match=missing):
-        versions.load_feature_extractor(source)
-    stated = json.loads((demo / missing).read_text()) | {"chunk_length": 7}
-    processor.write_text(json.dumps({"feature_extractor": stated}))
-    loaded = versions.load_feature_extractor(source)
-    assert isinstance(loaded, WhisperFeatureExtractor)
-    assert (loaded.chunk_length, loaded.feature_size) == (7, stated["feature_size"])
 
 
 # ---- pyannote.audio
@@ -106,7 +84,7 @@ def test_both_releases_find_the_speakers_of_the_demo(turns):
     assert speakers == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_02"]
 
 
-def test_exclusive_turns_never_overlap_and_are_part_of_the_others(turns):
+def test_exclusive_turns_are_the_others_without_overlap(turns):
     found, exclusive = turns
     assert found.get_overlap().duration() > 0.5
     assert exclusive.get_overlap().duration() == 0
@@ -136,8 +114,8 @@ def test_silence_has_no_turns(pipeline):
 
 @pytest.mark.skipif(not PYANNOTE_3, reason="pyannote.audio 4 loads it")
 @pytest.mark.parametrize("clustering", ["VBxClustering", "AgglomerativeClustering"])
-def test_a_pipeline_for_pyannote_4_is_refused_with_advice(tmp_path, monkeypatch, clustering):
-    """As a folder, and as a repository of which the Hub serves only the configuration."""
+def test_pyannote_4_pipelines_are_refused_with_advice(tmp_path, monkeypatch, clustering):
+    """The pipeline is a folder, or a repository of which the Hub serves only the configuration."""
     config = tmp_path / "config.yaml"
     config.write_text(
         "pipeline:\n  name: pyannote.audio.pipelines.SpeakerDiarization\n"

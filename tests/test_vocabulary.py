@@ -1,16 +1,14 @@
 """The product over the vocabulary with padding: nobody sees it, and memory holds weights once."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 
-import oracle
 import pytest
 import torch
 import torch.nn.functional as F
-from oracle import TINY, decode, models_of, random_heads, with_assistant
 
+from tests.helpers import oracle
+from tests.helpers.oracle import TINY, decode, models_of, random_heads, with_assistant
 from tests.support.tiny_whispers import SMALL, save
 from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
 from whosaid.asr.checkpoint.medusa import LINEAR
@@ -26,15 +24,11 @@ TOKENS = 13
 REJECTING = Fallback(3, True, logprob_threshold=0.0, no_speech_threshold=1.0)
 
 
-def negative_scores():
-    """Weights and an input whose every score is below that of padding, 0."""
-    weight = torch.rand(TOKENS, 4, dtype=torch.float64) + 0.1
-    return weight, -torch.rand(2, 3, 4, dtype=torch.float64) - 0.1
-
-
 @pytest.mark.parametrize("biased", [False, True])
 def test_scores_are_those_of_tokens_alone(biased):
-    weight, x = negative_scores()
+    # Every score is below that of padding, 0.
+    weight = torch.rand(TOKENS, 4, dtype=torch.float64) + 0.1
+    x = -torch.rand(2, 3, 4, dtype=torch.float64) - 0.1
     bias = torch.rand(TOKENS, dtype=torch.float64) if biased else None
     expected = F.linear(x, weight, bias)
     found = PaddedLinear(weight)(x, bias)
@@ -65,8 +59,8 @@ def test_a_loaded_model_holds_its_embeddings_once(monkeypatch, tmp_path):
     assert torch.equal(main.token_embeddings, before)
 
 
-def test_a_model_whose_weights_were_padded_can_be_trained():
-    """Also if they were padded in inference mode."""
+def test_a_model_with_padded_weights_can_be_trained():
+    """Weights that were padded in inference mode can be trained too."""
     model = copy.deepcopy(models_of(TINY).model)
     with torch.inference_mode():
         PaddedLinear(model.get_output_embeddings().weight)

@@ -1,7 +1,5 @@
 """A diarizer that borrows its voices: names, and recordings with too many speakers for it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +13,7 @@ from tests.support.speech import Voice, draw_clip
 from whosaid.audio.decode import AudioLimits
 from whosaid.diarization import load_diarizer
 from whosaid.diarization.diarizer import Capabilities, Diarization, SpeakerHints
-from whosaid.diarization.known_speakers import Enrolment, name_speakers
+from whosaid.diarization.known_speakers import VoiceEnroller, name_speakers
 from whosaid.diarization.voiced import VoicedDiarizer
 
 CPU = torch.device("cpu")
@@ -51,7 +49,9 @@ def test_speakers_have_the_names_of_their_clips(voices, scene):
     assert (diarizer.capabilities.voices, diarizer.capabilities.hints) == (True, False)
     assert diarizer.capabilities.streams
     limits = AudioLimits(60, 10_000_000)
-    enrolment = Enrolment(voices, lambda samples: ((0.0, len(samples) / 16_000),), limits, 16_000)
+    enrolment = VoiceEnroller(
+        voices, lambda samples: ((0.0, len(samples) / 16_000),), limits, 16_000
+    )
     for name, voice in (("Bob", BOB), ("Anna", ANNA)):
         generator = np.random.default_rng(9)
         clip = np.concatenate([draw_clip(voice, generator).samples for _ in range(3)])
@@ -68,7 +68,7 @@ def test_speakers_have_the_names_of_their_clips(voices, scene):
         np.testing.assert_array_equal(found.voices[label], voices.embed(scene.samples, own))
 
 
-def test_with_as_many_speakers_as_it_knows_the_other_diarizes(voices, scene):
+def test_a_full_set_of_speakers_is_left_to_the_pipeline(voices, scene):
     diarizer = VoicedDiarizer(Finds(Diarization(scene.turns, scene.turns, most_speakers=2)), voices)
     assert diarizer.diarize(scene.samples, NO_HINTS) == voices.diarize(scene.samples, NO_HINTS)
 
@@ -76,7 +76,7 @@ def test_with_as_many_speakers_as_it_knows_the_other_diarizes(voices, scene):
 @pytest.mark.skipif(
     not hasattr(transformers, "Nemotron3DiarizationConfig"), reason="transformers has it from 5.18"
 )
-def test_nemotron_is_loaded_with_the_voices_of_the_repository_s_pipeline(monkeypatch, tmp_path):
+def test_nemotron_loads_with_the_repositorys_voices(monkeypatch, tmp_path):
     def nemotron(name, *_):
         assert name == str(tmp_path)
         return Finds(Diarization((), ()))

@@ -1,8 +1,5 @@
 """The benchmark of real conversations: a folder is read, errors are those counted by hand, clips
-are cut where one person speaks, and the page tells what was kept.
-"""
-
-from __future__ import annotations
+are cut from stretches of one speaker, and the page shows the kept results."""
 
 import json
 
@@ -16,20 +13,12 @@ from benchmarks import harness
 from benchmarks.options import read_bench, run
 from benchmarks.real.manifest import Recording
 from benchmarks.report import read
+from benchmarks.voices import naming
 from benchmarks.voices.answers import OURS as OUR_RULE
 from benchmarks.voices.answers import WHISPERX, Answer, whisperx_rule
 from benchmarks.voices.bench import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD
 from benchmarks.voices.conversations import Conversation, load_conversations
-from benchmarks.voices.naming import (
-    KINDS,
-    OTHER,
-    SAME,
-    Heard,
-    cut_out,
-    longest_alone,
-    name_everybody,
-)
-from benchmarks.voices.scoring import diarization_parts, score_words, spoken_alone
+from benchmarks.voices.scoring import count_voices, diarization_parts, score_words, spoken_alone
 from config import DEMO_MODELS
 from tests.support.dialogue import Style, draw_dialogue
 from tests.support.speech import Voice
@@ -46,7 +35,7 @@ def rttm(turns):
 
 
 def folder_of(folder, **recordings):
-    """A manifest of these recordings: samples, turns and what else its entry has."""
+    """Write a manifest of these recordings: samples, turns and the other fields of each entry."""
     entries = {}
     for name, (samples, turns, more) in recordings.items():
         soundfile.write(folder / f"{name}.flac", samples, SAMPLE_RATE)
@@ -90,8 +79,9 @@ def test_a_wrong_folder_is_one_line(entries, said, tmp_path):
 
 
 def test_errors_of_turns_are_those_counted_by_hand():
-    """Of 9 s of speech in 8 s, 1 s overlaps. The first speaker is confused with the second for 1
-    s, one of the overlapping voices is missed, and half a second after the end is invented."""
+    """Eight seconds hold 9 s of speech, 1 s of which overlaps. The first speaker is confused with
+    the second for 1 s, one of the overlapping voices is missed, and half a second after the end is
+    invented."""
     found = [SpeakerTurn("X", 0.0, 3.0), SpeakerTurn("Y", 3.0, 8.5)]
     assert diarization_parts(TRUE, found, 9.0) == pytest.approx(
         {"missed": 1.0, "false_alarm": 0.5, "confusion": 0.0, "total": 9.0}
@@ -106,11 +96,19 @@ def test_errors_of_turns_are_those_counted_by_hand():
     )
 
 
+@given(st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 9), st.integers(1, 5))))
+def test_a_voice_is_counted_if_it_speaks_alone(drawn):
+    turns = [SpeakerTurn(who, start, start + length) for who, start, length in drawn]
+    speaking = [{turn.speaker for turn in turns if turn.start <= s < turn.end} for s in range(15)]
+    alone = {who for each in speaking if len(each) == 1 for who in each}
+    assert count_voices(turns) == len(alone)
+
+
 TIMES = st.tuples(st.integers(0, 30), st.integers(1, 8))
 
 
 @given(st.lists(st.tuples(st.sampled_from("AB"), TIMES), max_size=6), st.lists(TIMES, max_size=6))
-def test_a_word_is_spoken_by_who_alone_speaks_during_it(turns, words):
+def test_a_word_belongs_to_its_only_speaker(turns, words):
     turns = [SpeakerTurn(who, start, start + length) for who, (start, length) in turns]
     words = [Word("a", start, start + length) for start, length in words]
     for place, word in enumerate(words):
@@ -135,16 +133,13 @@ def test_words_are_scored_by_every_rule():
     scored = score_words(
         Conversation("talk", Recording("talk.flac", "en"), TRUE), Answer(words, TRUE)
     )
-    assert scored == {
-        OUR_RULE: {"errors": 1, "total": 4},
-        WHISPERX: {"errors": 0, "total": 4},
-    }
+    assert scored == {OUR_RULE: {"errors": 1, "total": 4}, WHISPERX: {"errors": 0, "total": 4}}
 
 
 @pytest.mark.parametrize(
     ("start", "end", "speaker"), [(0.4, 0.7, "A"), (1.8, 2.4, "B"), (1.9, 2.2, None)]
 )
-def test_whisperx_gives_a_word_to_the_speaker_with_the_largest_summed_overlap(start, end, speaker):
+def test_whisperx_gives_words_by_summed_overlap(start, end, speaker):
     turns = [SpeakerTurn("A", 0, 0.5), SpeakerTurn("A", 0.6, 1.9), SpeakerTurn("B", 2.2, 3)]
     assert whisperx_rule([Word(" a", start, end)], turns)[0].speaker == speaker
 
@@ -161,13 +156,13 @@ def test_clips_are_cut_where_one_person_speaks_alone(drawn):
         second: {turn.speaker for turn in turns if turn.start <= second < turn.end}
         for second in range(40)
     }
-    for person, (start, end) in longest_alone(turns).items():
+    for person, (start, end) in naming.longest_alone(turns).items():
         assert 3 <= end - start <= 10
         assert all(alone[second] == {person} for second in range(int(start), int(end)))
 
 
 @given(TURNS, st.integers(0, 30), st.integers(1, 6))
-def test_a_span_that_is_cut_out_takes_its_seconds_of_speech_along(drawn, start, length):
+def test_a_cut_removes_its_seconds_of_speech(drawn, start, length):
     turns = [SpeakerTurn(who, first, first + more) for who, first, more in drawn]
     end = start + length
     left = sorted(
@@ -176,11 +171,11 @@ def test_a_span_that_is_cut_out_takes_its_seconds_of_speech_along(drawn, start, 
         for second in range(int(turn.start), int(turn.end))
         if not start <= second < end
     )
-    found = cut_out(turns, (start, end))
+    found = naming.cut_out(turns, (start, end))
     assert sorted(s for turn in found for s in range(int(turn.start), int(turn.end))) == left
 
 
-def test_people_are_named_by_clips_of_the_same_and_of_other_recordings_and_strangers_are_not():
+def test_clips_name_people_but_no_strangers():
     """Ann and Bob talk in both recordings, Cid in the second alone, Dot in neither. Everybody
     sounds like themselves and like nobody else.
     """
@@ -193,7 +188,7 @@ def test_people_are_named_by_clips_of_the_same_and_of_other_recordings_and_stran
     for name, spoken in turns.items():
         each = Conversation(name, Recording(name), spoken)
         samples = quiet(15) + (name == "two")
-        heard.append(Heard(each, samples, longest_alone(spoken)))
+        heard.append(naming.Heard(each, samples, naming.longest_alone(spoken)))
     vectors = {(each.conversation.name, who): axes[who] for each in heard for who in each.clips}
     vectors["", "dot"] = axes["d"]
 
@@ -204,12 +199,12 @@ def test_people_are_named_by_clips_of_the_same_and_of_other_recordings_and_stran
         lengths.append(len(samples) / SAMPLE_RATE)
         return Diarization(spoken, spoken, voices=axes)
 
-    found = name_everybody(heard, vectors, diarize, 0.5)
-    assert list(found) == list(KINDS)
-    other = found[OTHER]
+    found = naming.name_everybody(heard, vectors, diarize, 0.5)
+    assert list(found) == list(naming.KINDS)
+    other = found[naming.OTHER]
     assert other["known"] == other["right"] == pytest.approx(8 + 6 + 6 + 3)
     assert other["strangers"] == pytest.approx(6)
-    assert found[SAME]["right"] > 0
+    assert found[naming.SAME]["right"] > 0
     for tally in found.values():
         assert tally["wrong"] == tally["strangers_named"] == 0
     # All of it, and without the clip of who speaks elsewhere in it, too.

@@ -1,7 +1,5 @@
 """scripts/voices: a file of voices that its owner alone reads, and its use by other commands."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 
@@ -45,17 +43,31 @@ def test_voices_are_added_listed_and_removed(folder, capsys):
     assert voices("list") == 0
     printed = capsys.readouterr()
     assert printed.out == "Anna\t9.0 s\tNet-0\nAnna\t3.5 s\tNet-0\n"
-    assert printed.err == ""
+    assert printed.err.splitlines() == [
+        "voices.json does not exist; scripts/voices add NAME FILE adds one",
+        "Anna added to voices.json, which now has 1 voices",
+        "Bob added to voices.json, which now has 2 voices",
+        "Anna added to voices.json, which now has 3 voices",
+        "Bob removed from voices.json, which now has 2 voices",
+    ]
     assert not [*folder.glob(".*")]
+
+
+def test_a_voice_that_another_run_adds_meanwhile_stays(folder, monkeypatch):
+    def compute(_):
+        assert voices("add", "Bob", "--from", "alone.json") == 0
+        return {"voices": {"SPEAKER_00": VOICE}, "warnings": []}
+
+    monkeypatch.setattr("whosaid.transcribe.voices._ask", compute)
+    assert voices("add", "Anna", "talk.wav") == 0
+    names = [each["name"] for each in json.loads((folder / "voices.json").read_text())]
+    assert names == ["Bob", "Anna"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ["add", "Anna", "--from", "talk.json"],
-            "SPEAKER_01; choose one by --speaker",
-        ),
+        (["add", "Anna", "--from", "talk.json"], "SPEAKER_01; choose one by --speaker"),
         (["add", "Anna", "--from", "talk.json", "--speaker", "S"], "choose one by --speaker"),
         (["add", "Anna", "--from", "plain.json"], "has voices of nobody"),
         (["add", "Anna", "--from", "text.txt"], "Expecting value"),
@@ -69,6 +81,7 @@ def test_voices_are_added_listed_and_removed(folder, capsys):
 def test_a_failure_is_one_line_and_changes_nothing(folder, capsys, arguments, said):
     assert voices("add", "Anna", "--from", "alone.json") == 0
     before = (folder / "voices.json").read_text()
+    capsys.readouterr()
     assert voices(*arguments) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("scripts/voices: ")
@@ -79,13 +92,8 @@ def test_a_failure_is_one_line_and_changes_nothing(folder, capsys, arguments, sa
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["add"],
-        ["add", "Anna"],
-        ["add", "Anna", "a.wav", "--from", "talk.json"],
-        ["list", "Anna"],
-        ["remove"],
-        ["remove", "Anna", "a.wav"],
-        ["keep", "Anna"],
+        *(["add"], ["add", "Anna"], ["add", "Anna", "a.wav", "--from", "talk.json"]),
+        *(["list", "Anna"], ["remove"], ["remove", "Anna", "a.wav"], ["keep", "Anna"]),
     ],
 )
 def test_a_wrong_command_line_ends_with_status_2(capsys, arguments):
@@ -94,7 +102,7 @@ def test_a_wrong_command_line_ends_with_status_2(capsys, arguments):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_recording_gives_the_voice_that_an_answer_has(folder, demo_endpoint, monkeypatch, capsys):
+def test_a_recordings_voice_equals_that_of_the_answer(folder, demo_endpoint, monkeypatch, capsys):
     monkeypatch.setattr("handler.load_endpoint", lambda settings: demo_endpoint)
     (folder / "anna.wav").write_bytes(wav_file(speech(4.0), 16_000))
     assert voices("add", "Anna", "anna.wav", "--embedded") == 0
@@ -111,17 +119,10 @@ def test_other_commands_take_the_file_as_known_speakers(folder, capsys):
     anna, bob = {"name": "Anna", "voice": VOICE}, {"name": "Bob", "reference": "Qm9iJ3Mgdm9pY2U="}
     given = ["--voices", "voices.json", "--known-speakers", "b.wav=Bob"]
     assert parameters(read_demo(given)) == {"known_speakers": [anna, bob]}
-    update = session_update(
-        Namespace(
-            known_speakers=[anna, bob],
-            known_speaker_threshold=None,
-            hotwords=None,
-            language=None,
-            prompt=None,
-        ),
-        16_000,
-        ["", "item.input_audio_transcription.segments"],
-    )
+    unset = ("known_speaker_threshold", "hotwords", "language", "prompt")
+    options = Namespace(known_speakers=[anna, bob], **dict.fromkeys(unset))
+    include = ["", "item.input_audio_transcription.segments"]
+    update = session_update(options, 16_000, include)
     sent = update["session"]["audio"]["input"]["transcription"]["known_speaker_references"]
     assert (json.loads(sent[0]), sent[1]) == (VOICE, bob["reference"])
     with pytest.raises(SystemExit, match="2"):

@@ -1,9 +1,5 @@
-"""OpenAI's Whisper base: how it gets into the cache, and that it hears real speech as the stock
-model does. The recording is pyannote.audio's own sample, half a minute of two people on a
-telephone.
-"""
-
-from __future__ import annotations
+"""OpenAI's Whisper base: its way into the cache, and real speech as the stock model writes it. The
+recording is pyannote.audio's own sample, half a minute of two people on a telephone."""
 
 import importlib.resources
 import json
@@ -27,7 +23,7 @@ from whosaid.asr.decoding_plan import TranscriptionOptions
 from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.vad import SpeechDetector
-from whosaid.asr.frontend.windows import Span
+from whosaid.asr.frontend.windows import SampleSpan
 from whosaid.asr.transcriber import Transcriber
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.models import whisper_base
@@ -66,7 +62,7 @@ def models(whisper_base_folder) -> WhisperModels:
     return load_whisper(checkpoint, torch.device("cpu"), torch.float32)
 
 
-def test_its_conditioning_is_part_of_the_repository(models):
+def test_the_repository_holds_its_conditioning(models):
     found = read_conditioning(str(CONDITIONING), models.model, main_digest(models))
     assert {"fddt.0.weight", "layers.5.fc2.lora_b"} <= found.weights.keys()
 
@@ -78,7 +74,7 @@ def sample() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def heard(models, sample) -> Transcript:
-    """The sample with words, as the endpoint writes it."""
+    """Return the sample's transcript with words, as the endpoint makes it."""
     return Transcriber(models).transcribe(sample, WORDS)
 
 
@@ -87,21 +83,16 @@ def stock_text(models: WhisperModels, samples) -> str:
     features = models.feature_extractor(
         samples, sampling_rate=SAMPLE_RATE, return_tensors="pt"
     ).input_features
-    tokens = in_transformers(models.model).generate(
-        features,
-        language="en",
-        task="transcribe",
-        return_timestamps=True,
-        num_beams=1,
-        force_unique_generate_call=True,
-    )
+    asked = {"language": "en", "task": "transcribe", "return_timestamps": True, "num_beams": 1}
+    model = in_transformers(models.model)
+    tokens = model.generate(features, **asked, force_unique_generate_call=True)
     text: str = models.tokenizer.decode(tokens[0], skip_special_tokens=True)
     return text
 
 
 @pytest.mark.slow
-def test_real_speech_is_written_as_the_stock_model_writes_it(models, sample):
-    """A stretch in which both speak."""
+def test_real_speech_is_written_as_by_the_stock_model(models, sample):
+    """Both people speak in the stretch."""
     stretch = sample[BOTH_SPEAK]
     heard = Transcriber(models).transcribe(stretch, WORDS)
     schedule = Schedule(stretch, SpeechDetector()(stretch), 30 * SAMPLE_RATE)
@@ -116,12 +107,9 @@ def test_real_speech_is_written_as_the_stock_model_writes_it(models, sample):
 @pytest.mark.reliability
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("start", "end", "said", "beams"),
-    [(20.1, 21.45, "new jersey", 1), (18.3, 20.05, "chicago", 5)],
+    ("start", "end", "said", "beams"), [(20.1, 21.45, "new jersey", 1), (18.3, 20.05, "chicago", 5)]
 )
-def test_a_sentence_that_is_said_ten_times_is_written_about_ten_times(
-    models, sample, start, end, said, beams
-):
+def test_a_sentence_said_ten_times_is_written_ten_times(models, sample, start, end, said, beams):
     """Whisper base writes it once, and claims by its timestamps that it lasts to the end. A window
     may begin within a sentence, whose words are then of two windows.
     """
@@ -139,9 +127,9 @@ def test_a_sentence_that_is_said_ten_times_is_written_about_ten_times(
 
 @pytest.mark.reliability
 @pytest.mark.slow
-def test_sounds_that_are_taken_for_speech_give_no_words(models):
+def test_sounds_taken_for_speech_give_no_words(models):
     """Every sound reaches the model here, as if the detector had taken all of it for speech."""
-    transcriber = Transcriber(models, detect_speech=lambda samples: (Span(0, len(samples)),))
+    transcriber = Transcriber(models, detect_speech=lambda samples: (SampleSpan(0, len(samples)),))
     for seed, sound in enumerate((music, noise)):
         samples = sound(8.0, np.random.default_rng(seed))
         heard = transcriber.transcribe(samples, TranscriptionOptions(language="en"))
@@ -150,7 +138,7 @@ def test_sounds_that_are_taken_for_speech_give_no_words(models):
 
 @pytest.mark.reliability
 @pytest.mark.slow
-def test_music_and_noise_around_speech_neither_add_nor_cost_words(models, sample, heard):
+def test_music_and_noise_around_speech_change_few_words(models, sample, heard):
     generator = np.random.default_rng(0)
     parts = [music(6.0, generator), sample, noise(6.0, generator)]
     among = Transcriber(models).transcribe(np.concatenate(parts), WORDS).text
@@ -162,8 +150,8 @@ def test_music_and_noise_around_speech_neither_add_nor_cost_words(models, sample
 @pytest.mark.reliability
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("flite") is None, reason="flite speaks here")
-def test_speech_over_music_that_the_detector_misses_is_heard(models):
-    """The start of a radio programme, and its music alone."""
+def test_speech_that_the_detector_misses_is_written(models):
+    """The audio is the start of a radio programme, and then its music alone."""
     sentence = (
         "good evening and welcome to the program tonight we talk about the weather in the"
         " mountains and about the people who live there all year"

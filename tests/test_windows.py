@@ -1,7 +1,5 @@
 """Windows over spans of speech: nothing is lost, speech is cut rarely, and windows stay few."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from itertools import pairwise
@@ -15,7 +13,7 @@ from whosaid.asr.frontend.windows import (
     CUT_PART,
     MARGIN,
     Loudness,
-    Span,
+    SampleSpan,
     WindowPlanner,
     window_stop,
 )
@@ -29,8 +27,10 @@ def sound(seconds: float, level: float = 0.1) -> np.ndarray:
     return RNG.normal(0, level, round(seconds * SAMPLE_RATE)).astype(np.float32)
 
 
-def spans_of(*seconds: tuple[float, float]) -> list[Span]:
-    return [Span(round(start * SAMPLE_RATE), round(stop * SAMPLE_RATE)) for start, stop in seconds]
+def spans_of(*seconds: tuple[float, float]) -> list[SampleSpan]:
+    return [
+        SampleSpan(round(start * SAMPLE_RATE), round(stop * SAMPLE_RATE)) for start, stop in seconds
+    ]
 
 
 def planner(seconds: float, *speech: tuple[float, float], limit: int = LIMIT) -> WindowPlanner:
@@ -38,14 +38,21 @@ def planner(seconds: float, *speech: tuple[float, float], limit: int = LIMIT) ->
     return WindowPlanner(samples, spans_of(*speech), limit)
 
 
-def windows_of(plan: WindowPlanner) -> list[Span]:
+def planner_of(lengths: list[tuple[float, float]]) -> tuple[WindowPlanner, float]:
+    """Return the planner of speech and pauses of these lengths, and the seconds of all."""
+    edges = np.cumsum(lengths).tolist()
+    spans = ((stop - length, stop) for (length, _), stop in zip(lengths, edges[::2], strict=True))
+    return planner(edges[-1], *spans), edges[-1]
+
+
+def windows_of(plan: WindowPlanner) -> list[SampleSpan]:
     """The windows of a recording in which every one is decoded to its end."""
     found = []
     for region in plan.regions():
         start = region.start
         while start < region.stop:
             stop = plan.window_stop(start, region.stop)
-            found.append(Span(start, stop))
+            found.append(SampleSpan(start, stop))
             start = plan.speech_from(stop)
     return found
 
@@ -56,7 +63,7 @@ def recordings(draw):
     lengths = draw(st.lists(st.tuples(st.integers(3, 600), st.integers(4, 700)), max_size=12))
     position, spans = draw(st.integers(0, 300)), []
     for speech, pause in lengths:
-        spans.append(Span(position * 512, (position + speech) * 512))
+        spans.append(SampleSpan(position * 512, (position + speech) * 512))
         position += speech + pause
     samples = np.zeros(position * 512 + draw(st.integers(0, 511)), np.float32)
     for span in spans:
@@ -66,10 +73,8 @@ def recordings(draw):
 
 @settings(deadline=None, max_examples=100)
 @given(recordings(), st.integers(1, 30), st.sampled_from([MARGIN, 0, 100, 2 * SAMPLE_RATE]))
-def test_windows_hold_all_speech_once_nothing_beyond_its_margins_and_are_few(
-    recording, seconds, margin
-):
-    """By default at most 8/7 as many windows, plus one, as cuts every `seconds` would make."""
+def test_windows_hold_all_speech_once_and_are_few(recording, seconds, margin):
+    """The default needs at most 8/7 as many windows, plus one, as cuts every `seconds`."""
     samples, speech = recording
     windows = windows_of(WindowPlanner(samples, speech, seconds * SAMPLE_RATE, margin))
     fixed = len(samples) / (seconds * SAMPLE_RATE)
@@ -92,38 +97,24 @@ def test_windows_hold_all_speech_once_nothing_beyond_its_margins_and_are_few(
 
 @settings(deadline=None, max_examples=15)
 @given(st.lists(st.tuples(st.floats(0.5, 7), st.floats(0.2, 1)), min_size=150, max_size=200))
-def test_dense_speech_is_cut_in_pauses_into_at_most_1_15_times_the_windows_of_a_fixed_cut(lengths):
-    edges = np.cumsum(np.reshape(lengths, -1))
-    speech = [
-        (float(edges[at] - lengths[at // 2][0]), float(edges[at])) for at in range(0, len(edges), 2)
-    ]
-    dense = planner(float(edges[-1]), *speech)
+def test_dense_speech_needs_few_windows_more_than_fixed_cuts(lengths):
+    dense, seconds = planner_of(lengths)
     windows = windows_of(dense)
-    assert len(windows) <= math.ceil(1.15 * edges[-1] / 30)
+    assert len(windows) <= math.ceil(1.15 * seconds / 30)
     assert len(dense.regions()) == len(windows)
-
-
-def test_continuous_speech_takes_no_more_windows_either():
-    samples = sound(1800)
-    windows = windows_of(WindowPlanner(samples, [Span(0, len(samples))], LIMIT))
-    assert len(windows) <= 1.15 * 60
 
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(st.floats(0.5, 10), st.floats(2, 60)), min_size=20, max_size=60))
-def test_sparse_speech_is_fewer_windows_than_a_fixed_cut(lengths):
-    """For any pauses, skipping silence takes no more windows than keeping it."""
-    edges = np.cumsum(np.reshape(lengths, -1))
-    speech = [
-        (float(edges[at] - lengths[at // 2][0]), float(edges[at])) for at in range(0, len(edges), 2)
-    ]
-    windows = windows_of(planner(float(edges[-1]), *speech))
-    assert len(windows) <= math.ceil(edges[-1] / 30)
+def test_sparse_speech_needs_fewer_windows_than_fixed_cuts(lengths):
+    """With any pauses, skipping silence takes no more windows than keeping it."""
+    sparse, seconds = planner_of(lengths)
+    assert len(windows_of(sparse)) <= math.ceil(seconds / 30)
 
 
 @settings(deadline=None, max_examples=50)
 @given(recordings(), st.integers(5, 30))
-def test_windows_are_as_few_as_pauses_allow_where_no_speech_is_cut(recording, seconds):
+def test_windows_are_as_few_as_pauses_allow(recording, seconds):
     """Taking all that fits is the optimal way to cover spans with windows of one length: every
     window but the last must reach as far as it can.
     """
@@ -154,14 +145,14 @@ def test_a_window_ends_in_the_last_pause(pause_at):
     assert pause_at < first.stop / SAMPLE_RATE <= second.start / SAMPLE_RATE < pause_at + 0.6
 
 
-def test_an_early_pause_is_taken_if_skipped_silence_allows_it_and_else_speech_is_cut():
+def test_an_early_pause_is_used_if_silence_allows():
     late_start = planner(140, (60, 75), (75.5, 104), (104.5, 133))
     assert len(late_start.regions()) == len(windows_of(late_start)) == 3
     at_once = planner(100, *[(15.5 * place, 15.5 * place + 15) for place in range(6)])
     assert len(at_once.regions()) < len(windows_of(at_once))
 
 
-def test_margins_of_a_short_pause_meet_where_it_is_quietest():
+def test_margins_of_a_short_pause_meet_quietest():
     samples = sound(40)
     quiet = slice(round(25.1 * SAMPLE_RATE), round(25.45 * SAMPLE_RATE))
     samples[quiet] = 0
@@ -170,19 +161,20 @@ def test_margins_of_a_short_pause_meet_where_it_is_quietest():
     assert quiet.start <= first.stop <= quiet.stop
 
 
-def test_continuous_speech_is_cut_at_its_quietest_in_the_last_eighth():
+def test_continuous_speech_is_cut_quietest_in_the_last_eighth():
     samples = sound(45)
     samples[round(27.5 * SAMPLE_RATE) : round(27.9 * SAMPLE_RATE)] *= 0.2
     samples[round(10 * SAMPLE_RATE) : round(11 * SAMPLE_RATE)] = 0
     stop = window_stop(Loudness(samples), 0, len(samples), LIMIT)
     assert 27.5 <= stop / SAMPLE_RATE <= 27.9
     assert window_stop(Loudness(samples), 0, 25 * SAMPLE_RATE, LIMIT) == 25 * SAMPLE_RATE
-    assert windows_of(WindowPlanner(samples, [Span(0, len(samples))], LIMIT))[0] == Span(0, stop)
+    first = windows_of(WindowPlanner(samples, [SampleSpan(0, len(samples))], LIMIT))[0]
+    assert first == SampleSpan(0, stop)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 30), st.floats(0, 1), st.integers(0, 40 * SAMPLE_RATE))
-def test_a_cut_is_on_the_grid_late_and_within_the_limit(seconds, where, length):
+def test_a_cut_is_late_and_on_the_grid(seconds, where, length):
     samples = np.resize(sound(1), length)
     limit = seconds * SAMPLE_RATE
     start = int(where * length) // SAMPLES_PER_TOKEN * SAMPLES_PER_TOKEN
@@ -193,7 +185,7 @@ def test_a_cut_is_on_the_grid_late_and_within_the_limit(seconds, where, length):
         assert stop - start >= limit - limit // CUT_PART
 
 
-def test_a_window_ends_in_an_early_pause_if_one_more_window_completes_the_region():
+def test_a_window_ends_early_if_one_more_completes_the_region():
     long = planner(60, (0, 20), (20.5, 55))
     rest = long.window_stop(round(2 * SAMPLE_RATE), round(50 * SAMPLE_RATE)) / SAMPLE_RATE
     assert 20 < rest <= 20.5
@@ -210,17 +202,13 @@ def test_speech_is_counted_in_samples():
     counted = [some.count_speech(0, round(time)) for time in times]
     assert some.speech_before(times).tolist() == pytest.approx(counted)
     assert planner(10).speech_before(times).tolist() == [0.0] * 101
+    assert planner(0).regions() == planner(1).regions() == ()
 
 
-def test_loudness_is_the_mean_square_of_each_frame_whatever_block_it_is_in():
+def test_loudness_is_the_mean_square_across_blocks():
     samples = np.resize(sound(1.01), 61 * SAMPLE_RATE + 7)
     expected = [
         np.mean(samples[start : start + SAMPLES_PER_TOKEN] ** 2)
         for start in range(0, len(samples), SAMPLES_PER_TOKEN)
     ]
     np.testing.assert_allclose(Loudness(samples).power, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("seconds", [0, 1])
-def test_audio_without_speech_has_no_regions(seconds):
-    assert planner(seconds).regions() == ()

@@ -1,19 +1,17 @@
 """Words of token sequences: with spaces, punctuation, without spaces, and of split characters."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tiny_whispers import Published, tokenizer_of
-from whosaid.asr.output.words import split_words
+from whosaid.asr.output.words import pieces, split_words
 
 TOKENIZER = tokenizer_of(Published(text_entries=300, languages=4, seconds=1))
 
 
 def split(tokens, language="en"):
-    """The words of `tokens`, given as texts or bytes."""
+    """Return the words of `tokens`, given as texts or bytes."""
     entries = [token if isinstance(token, bytes) else token.encode() for token in tokens]
 
     def decode(ids):
@@ -46,6 +44,7 @@ def texts(tokens, language="en"):
         ([" ", "word", " "], [" word "]),
         ([" ...", " so"], [" ... so"]),
         ([" ...", " -"], [" ... -"]),
+        (["a", " ", "b", ",", " ", "c"], ["a", " b,", " c"]),
         ([], []),
     ],
 )
@@ -105,3 +104,51 @@ def test_joined_words_are_the_text_whatever_the_tokens(tokens, language):
         assert 0 <= word.spoken < word.silent <= word.stop - word.first
         stop = word.stop
     assert stop == len(tokens) or not words
+
+
+fragments = st.sampled_from(["a", " b", "é", "你", "🙂", "\N{REPLACEMENT CHARACTER}"]).map(
+    str.encode
+)
+parts = st.one_of(fragments, st.binary(min_size=1, max_size=3))
+
+
+@given(st.lists(st.tuples(parts, st.booleans()), max_size=40))
+def test_pieces_are_the_shortest_runs_of_whole_characters(entries):
+    """Tokens are characters, single bytes of them, or bytes that are no text."""
+    tokens = [
+        token
+        for part, split in entries
+        for token in ([bytes([byte]) for byte in part] if split else [part])
+    ]
+    counted = 0
+
+    def decode(ids):
+        nonlocal counted
+        counted += len(ids)
+        return b"".join(tokens[each] for each in ids).decode(errors="replace")
+
+    found = pieces(range(len(tokens)), decode)
+    assert counted <= 6 * len(tokens)
+    whole, first, expected = decode(range(len(tokens))), 0, []
+    for stop in range(1, len(tokens) + 1):
+        done, text = "".join(expected), decode(range(first, stop))
+        if stop == len(tokens):
+            text = whole[len(done) :]
+        elif text.endswith("\N{REPLACEMENT CHARACTER}") or not whole[len(done) :].startswith(text):
+            continue
+        expected.append(text)
+        first = stop
+    assert [piece.text for piece in found] == expected
+    assert [piece.stop for piece in found[:-1]] == [piece.first for piece in found[1:]]
+
+
+def test_replacement_characters_are_read_in_linear_time():
+    counted = 0
+
+    def decode(ids):
+        nonlocal counted
+        counted += len(ids)
+        return "\N{REPLACEMENT CHARACTER}" * len(ids)
+
+    assert len(pieces(range(2_000), decode)) == 1
+    assert counted <= 6 * 2_000

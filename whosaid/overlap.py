@@ -8,58 +8,62 @@ only other speakers speak are zero:
     track A        ########   ###    ..               ..#### ...
     track B        ...##...          ####
 
-The words of a track are its speaker's, and the tracks' chunks replace the window's. Silencing
-others is a baseline of Polok et al., "DiCoW" (arXiv 2501.00114). A conditioned encoder reads the
-whole window, and a mask tells it when the speaker speaks.
+The words of a track are its speaker's. Silencing others is a baseline of Polok et al., "DiCoW"
+(arXiv 2501.00114). A conditioned encoder reads the whole window, and a mask of the diarizer's
+probabilities tells it when the speaker speaks.
+
+- Probabilities choose the windows. With little overlap others are silenced, with much the encoder
+  follows the speakers. A track whose text is unclear is decoded the other way, too.
+- Words decide: only if words of two tracks overlap, the tracks' chunks replace the window's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import combinations, pairwise, product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diarization_utils import seconds_spoken
-from whosaid.runtime.shortest_first import in_one_step
-from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, merged
+from diarization_utils import during, seconds_spoken
+from whosaid.diarization.activity import SpeakerActivity
+from whosaid.scheduling.shortest_first import in_one_step
+from whosaid.timebase import SAMPLE_RATE, TOKENS_PER_SECOND, merged
 from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Unwritten, Word
 
 if TYPE_CHECKING:
-    from whosaid.asr import ChunkReader, Job, Recogniser, Transcription, TranscriptionOptions
+    from whosaid.asr import EngineJob, Recogniser, Transcription, TranscriptionOptions
     from whosaid.asr.frontend.target_speaker import Enrolment
+    from whosaid.diarization.diarizer import Diarization
 
-LEAST_OVERLAP = 1.0  # seconds in a window
-# Share of a window's speech. With more overlap too little of each speaker is alone. Chosen on a
-# meeting and nine mixtures: up to a share of 0.15 errors fell, from 0.27 to 0.43 they rose, and
-# above that they did either.
-MOST_OVERLAP = 0.2
-# openai/whisper's thresholds for texts that are decoded again.
-LEAST_LOGPROB, MOST_COMPRESSION = -1.0, 2.4
+# Seconds in a window, by the diarizer's probabilities.
+LEAST_OVERLAP = 0.5
+# Share of a window's speech from which on silencing others leaves too little of a speaker.
+MUCH = 0.2
+# Mean log-probability of a clear text, and by how much a conditioned text is likelier than the
+# silenced one that it replaces.
+CLEAR, MARGIN = -0.2, 0.05
+ECHOES = 3  # words of another track's text, which show that a silenced track has both voices
+# A doubtful text is less likely, or compresses better (openai/whisper's threshold).
+LEAST_LOGPROB, MOST_COMPRESSION = -0.8, 2.4
 # Words in a row that a looping text repeats. Chosen on mixtures of other voices than those of
 # docs/benchmarks/overlap.md.
 REPEATED = 6
 SAME_MOMENT = 0.3  # most seconds between the middles of one word in two tracks
-TRACKS_AT_ONCE = 48  # of up to 30 s, 2 MB each
+ROWS_AT_ONCE = 48  # of up to 30 s, 2 MB each
 ROUNDING = 1e-6  # seconds
 STARTS_PER_SECOND = 10  # of spans that may be a speaker's enrolment, as for SE-DiCoW
 
+T = TypeVar("T")
 Span = tuple[float, float]  # start and end in seconds
 # Runs the coroutine that a function returns in another thread.
 Prepare = Callable[[Callable[[], Coroutine[Any, None, Any]]], Awaitable[Any]]
+Part = Callable[[Chunk, int, int], list[Chunk]]  # as of `SpeechToText`
 Enrol = Callable[[str], "Enrolment"]  # returns a speaker's enrolment
 
 
@@ -89,15 +93,26 @@ class Track(NamedTuple):
         start, stop = (round(each * SAMPLE_RATE) - first for each in (self.start, self.stop))
         return samples[start:stop]
 
-    @property
-    def mask(self) -> NDArray[np.float32]:
-        """The mask (frames, 4) by which a conditioned encoder follows the speaker in the window
-        (`asr.frontend.target_speaker`).
+    def mask(self, activity: SpeakerActivity) -> NDArray[np.float32]:
+        """Return the mask (frames, 4) by which a conditioned encoder follows the speaker in the
+        window (`asr.frontend.target_speaker`), as if speakers were independent.
+
+        If a window has two speakers, the weaker is at least as likely as both at once.
         """
-        frames = round((self.stop - self.start) * SAMPLE_RATE) // SAMPLES_PER_TOKEN
-        own, others = self._active(frames * SAMPLES_PER_TOKEN)
-        classes = np.stack([~own & ~others, own & ~others, others & ~own, own & others], axis=-1)
-        return classes.reshape(frames, SAMPLES_PER_TOKEN, 4).mean(axis=1, dtype=np.float32)
+        inside = activity.within(self.start, self.stop)
+        silent = np.zeros_like(inside.several)
+        labels = {turn.speaker for turn in self.turns}
+        own, *rest = (
+            inside.speaking.get(label, silent)
+            for label in sorted(labels, key=lambda label: label != self.speaker)
+        )
+        others = 1 - np.prod([1 - silent, *(1 - each for each in rest)], axis=0)
+        if len(rest) == 1:
+            stronger = np.maximum(np.maximum(own, others), np.maximum(inside.several, ROUNDING))
+            weaker = np.maximum(np.minimum(own, others), inside.several / stronger)
+            own, others = np.where(own < others, (weaker, others), (own, weaker))
+        shares = [(1 - own) * (1 - others), own * (1 - others), (1 - own) * others, own * others]
+        return np.stack(shares, axis=-1).astype(np.float32)
 
     def _active(self, count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return the samples (count,) in which the speaker speaks, and in which others do."""
@@ -110,6 +125,13 @@ class Track(NamedTuple):
         return own, others
 
 
+class Row(NamedTuple):
+    """A track, and whether a conditioned encoder follows its speaker; else others are silenced."""
+
+    track: Track
+    follow: bool
+
+
 @dataclass(frozen=True)
 class OverlapDecoder:
     """Decodes windows in which speakers talk at once with a `recogniser`; for the event loop."""
@@ -120,7 +142,7 @@ class OverlapDecoder:
     async def decode(
         self,
         transcript: Transcript,
-        turns: Sequence[SpeakerTurn],
+        found: Diarization,
         samples: NDArray[np.float32],
         options: TranscriptionOptions,
         first: int = 0,
@@ -130,43 +152,36 @@ class OverlapDecoder:
         If there are such windows, the texts of each speaker replace theirs. By default the speakers
         enrol from `samples`.
         """
-        transcriber = self.recogniser.transcriber
+        transcriber, can = self.recogniser.transcriber, self.recogniser.transcriber.capabilities
+        activity = activity_of(found)
         duration = (first + len(samples)) / SAMPLE_RATE
-        find = partial(overlapped_windows, transcript.chunks, turns, duration)
-        little = find(MOST_OVERLAP)
-        windows = find(1.0) if transcriber.conditioned else little
-        tracks = find_tracks(windows, turns)
-        if not tracks:
+        shares = overlapped_windows(transcript.chunks, found, duration)
+        windows = [window for window, share in shares.items() if can.conditioned or share < MUCH]
+        rows = [
+            Row(track, can.always_conditioned or (can.conditioned and shares[track.window] >= MUCH))
+            for track in find_tracks(windows, found.turns)
+        ]
+        if not rows:
             return transcript
         if not options.multilingual:
             options = replace(options, language=transcript.language)
-        enrol = enrol or self.enrolments(turns, samples, first)
+        enrol = enrol or self.enrolments(found.turns, samples, first)
 
         async def start(track: Track, follow: bool) -> Transcription:
             if not follow:
                 return await transcriber.start(track.cut(samples, first), options)
-            enrolment = enrol(track.speaker) if transcriber.enrols else None
-            heard = track.whole(samples, first)
-            return await transcriber.start(heard, options, track.mask, enrolment=enrolment)
+            enrolment = enrol(track.speaker) if can.enrols else None
+            heard, mask = track.whole(samples, first), track.mask(activity)
+            return await transcriber.start(heard, options, mask, enrolment=enrolment)
 
-        # Low-rank updates of a plain encoder help only if silencing others leaves too little.
-        by_turns = [] if transcriber.always_conditioned else little
-        followed = [track for track in tracks if track.window not in by_turns]
-        starts = [partial(start, track, track in followed) for track in tracks]
-        texts = dict(zip(tracks, await self._transcribe(starts), strict=True))
-        unclear = [track for track in followed if doubtful(texts[track])]
-        # With much overlap, silencing is no way out: the whole window keeps its text.
-        again = [track for track in unclear if track.window in little]
-        kept = {track.window for track in unclear} - {*little}
-        silenced = await self._transcribe([partial(start, track, False) for track in again])
-        reader = transcriber.reader(transcript.language)
-        texts |= {track: without_loops(texts[track], reader) for track in followed}
-        texts |= zip(again, silenced, strict=True)
-        texts = {track: text for track, text in texts.items() if track.window not in kept}
-        windows = [window for window in windows if window not in kept]
-        merge = partial(replaced, transcript, windows, texts, reader)
-        whole: Transcript = await self.prepare(partial(in_one_step, merge))
-        return whole
+        texts = dict(zip(rows, await self._transcribe(start, rows), strict=True))
+        others = await self._compute(partial(other_rows, texts)) if can.conditioned else []
+        texts |= zip(others, await self._transcribe(start, others), strict=True)
+        stats = DecodeStats()
+        for text in (transcript, *texts.values()):
+            stats.add(text.stats)
+        transcript, part = replace(transcript, stats=stats), transcriber.part
+        return await self._compute(lambda: replaced(transcript, likeliest(texts, part), part))
 
     def enrolments(
         self, turns: Sequence[SpeakerTurn], samples: NDArray[np.float32], first: int = 0
@@ -177,20 +192,29 @@ class OverlapDecoder:
         @cache
         def enrol(speaker: str) -> Enrolment:
             transcriber = self.recogniser.transcriber
-            track = find_enrolment(speaker, turns, whole, transcriber.models.window_seconds)
-            return transcriber.enrolment(track.whole(samples, first), track.mask)
+            seconds = transcriber.capabilities.window_seconds
+            track = find_enrolment(speaker, turns, whole, seconds)
+            mask = track.mask(SpeakerActivity.decided(track.turns))
+            return transcriber.enrolment(track.whole(samples, first), mask)
 
         return enrol
 
+    async def _compute(self, work: Callable[[], T]) -> T:
+        done: T = await self.prepare(partial(in_one_step, work))
+        return done
+
     async def _transcribe(
-        self, starts: Sequence[Callable[[], Coroutine[Any, None, Transcription]]]
+        self,
+        start: Callable[[Track, bool], Coroutine[Any, None, Transcription]],
+        rows: Sequence[Row],
     ) -> list[Transcript]:
         found: list[Transcript] = []
-        for place in range(0, len(starts), TRACKS_AT_ONCE):
-            jobs: list[Job[Transcript]] = []
+        for place in range(0, len(rows), ROWS_AT_ONCE):
+            jobs: list[EngineJob[Transcript]] = []
             try:
-                for start in starts[place : place + TRACKS_AT_ONCE]:
-                    jobs.append(self.recogniser.submit(await self.prepare(start)))
+                for row in rows[place : place + ROWS_AT_ONCE]:
+                    started = await self.prepare(partial(start, *row))
+                    jobs.append(self.recogniser.submit(started))
                 found += [await asyncio.wrap_future(job.result) for job in jobs]
             finally:
                 for job in jobs:
@@ -198,15 +222,17 @@ class OverlapDecoder:
         return found
 
 
+def activity_of(found: Diarization) -> SpeakerActivity:
+    return found.activity or SpeakerActivity.decided(found.turns)
+
+
 def overlapped_windows(
-    chunks: Sequence[Chunk],
-    turns: Sequence[SpeakerTurn],
-    duration: float,
-    most: float = MOST_OVERLAP,
-) -> list[Span]:
-    """Return the windows of `chunks` in which speakers talk at once, for at most a share `most` of
-    the speech. A window lasts to the next, or to `duration`.
+    chunks: Sequence[Chunk], found: Diarization, duration: float
+) -> dict[Span, float]:
+    """Return the windows of `chunks` in which speakers talk at once, with the share of the speech.
+    A window lasts to the next, or to `duration`.
     """
+    activity = activity_of(found)
     spans: list[Span] = []
     for chunk in sorted(chunks, key=lambda chunk: (chunk.window_start, chunk.end)):
         # A window that follows begins where the last chunk ends, except for rounding.
@@ -214,18 +240,24 @@ def overlapped_windows(
             spans[-1] = spans[-1][0], max(spans[-1][1], chunk.end)
         else:
             spans.append((chunk.window_start, chunk.end))
-    windows = [*pairwise([*(start for start, _ in spans), duration])]
-    seconds = zip(windows, *seconds_spoken(windows, turns), strict=True)
-    return [window for window, any_, several in seconds if LEAST_OVERLAP <= several <= most * any_]
+    windows = {}
+    for window in pairwise([*(start for start, _ in spans), duration]):
+        inside = activity.within(*window)
+        several = float(inside.several.sum())
+        if several >= LEAST_OVERLAP * TOKENS_PER_SECOND:
+            silent = np.prod([1 - each for each in inside.speaking.values()], axis=0)
+            windows[window] = several / float(np.sum(1 - silent))
+    return windows
 
 
 def find_tracks(windows: Sequence[Span], turns: Sequence[SpeakerTurn]) -> list[Track]:
-    """Return a track for each speaker of each window."""
+    """Return a track for each speaker of each window with two speakers or more."""
     tracks = []
     for start, stop in windows:
         inside = tuple(turn for turn in turns if turn.start < stop and turn.end > start)
         speakers = dict.fromkeys(turn.speaker for turn in inside)
-        tracks += [Track(speaker, start, stop, inside) for speaker in speakers]
+        if len(speakers) > 1:
+            tracks += [Track(speaker, start, stop, inside) for speaker in speakers]
     return tracks
 
 
@@ -248,15 +280,45 @@ def find_enrolment(
     return Track(speaker, start, stop, inside)
 
 
+def other_rows(texts: Mapping[Row, Transcript]) -> list[Row]:
+    """Return the rows that decode tracks with unclear texts the other way."""
+    return [row._replace(follow=not row.follow) for row in texts if unclear(row, texts)]
+
+
+def unclear(row: Row, texts: Mapping[Row, Transcript]) -> bool:
+    """Return whether the text of a row is doubtful or, if others are silenced, unlikely or an echo
+    of another track's.
+    """
+    silenced = log_probability(texts[row]) < CLEAR or echoes(row, texts) >= ECHOES
+    return doubtful(texts[row]) or (silenced and not row.follow)
+
+
+def echoes(row: Row, texts: Mapping[Row, Transcript]) -> int:
+    """Return the number of words that other tracks of the window have at the same moment, if they
+    were decoded the same way.
+    """
+    others = [
+        word
+        for other, text in texts.items()
+        if (other.follow, other.track.window) == (row.follow, row.track.window) and other != row
+        for word in _words(text)
+    ]
+    return sum(any(_is_echo(word, other) for other in others) for word in _words(texts[row]))
+
+
+def _words(text: Transcript) -> list[Word]:
+    return [word for chunk in text.chunks for word in chunk.words]
+
+
 def doubtful(found: Transcript) -> bool:
-    """Return whether a conditioned text is empty, is unlikely or repeats itself."""
+    """Return whether a text is empty, is unlikely or repeats itself."""
     return not found.chunks or any(
         chunk.avg_logprob < LEAST_LOGPROB or chunk.compression_ratio > MOST_COMPRESSION
         for chunk in found.chunks
     )
 
 
-def without_loops(found: Transcript, reader: ChunkReader) -> Transcript:
+def without_loops(found: Transcript, part: Part) -> Transcript:
     """Return a conditioned text without any REPEATED words in a row that it has had before."""
     places = [
         (n, place) for n, chunk in enumerate(found.chunks) for place in range(len(chunk.words))
@@ -268,31 +330,84 @@ def without_loops(found: Transcript, reader: ChunkReader) -> Transcript:
         first = seen.setdefault(tuple(words[at : at + REPEATED]), at)
         if at - first >= REPEATED:
             dropped.update(places[at : at + REPEATED])
-    return replace(found, chunks=tuple(_without(dropped, found.chunks, reader)))
+    return replace(found, chunks=tuple(_without(dropped, found.chunks, part)))
 
 
-def replaced(
-    transcript: Transcript,
-    windows: Sequence[Span],
-    texts: Mapping[Track, Transcript],
-    reader: ChunkReader,
-) -> Transcript:
-    """Return the transcript with the `texts` of the tracks in place of its `windows`."""
-    chunks = [
+def likeliest(texts: Mapping[Row, Transcript], part: Part) -> dict[Track, Transcript]:
+    """Return the text of each track that has one without doubt. A text of the track without others
+    gives way to a conditioned one that is likelier by MARGIN or has fewer echoes by ECHOES.
+    """
+    usable = {row: text for row, text in texts.items() if not doubtful(text)}
+    found = {row.track: text for row, text in usable.items() if not row.follow}
+    for row, text in usable.items():
+        if row.follow:
+            silenced = usable.get(row._replace(follow=False))
+            likelier = silenced is None or log_probability(text) > MARGIN + log_probability(
+                silenced
+            )
+            if likelier or echoes(row._replace(follow=False), texts) - echoes(row, texts) >= ECHOES:
+                found[row.track] = without_loops(text, part)
+    return found
+
+
+def log_probability(text: Transcript) -> float:
+    """Return the mean over tokens, -inf without any."""
+    tokens = [each for chunk in text.chunks for each in chunk.log_probs]
+    return sum(tokens) / len(tokens) if tokens else -inf
+
+
+def replaced(transcript: Transcript, texts: Mapping[Track, Transcript], part: Part) -> Transcript:
+    """Return the transcript with the `texts` of tracks in place of their windows, where words of
+    two voices prove that they overlap.
+    """
+    windows: dict[Span, list[Chunk]] = {}
+    for window in dict.fromkeys(track.window for track in texts):
+        new = [
+            replace(chunk.later(track.start), voice=track.speaker)
+            for track, text in texts.items()
+            if track.window == window
+            for chunk in text.chunks
+        ]
+        new = [*_without_echoes(new, part)]
+        if _overlap(new):
+            windows[window] = new
+    if not windows:
+        return transcript
+    new = [chunk for own in windows.values() for chunk in own]
+    kept = [
         chunk
         for chunk in transcript.chunks
         if not any(start <= chunk.window_start < stop for start, stop in windows)
     ]
-    new = [
-        replace(chunk.later(track.start), voice=track.speaker)
-        for track, text in texts.items()
-        for chunk in text.chunks
-    ]
-    chunks += _without_echoes(new, reader)
-    stats = DecodeStats()
-    for text in (transcript, *texts.values()):
-        stats.add(text.stats)
-    in_order = sorted(chunks, key=lambda chunk: (chunk.start, chunk.end))
+    return replace(
+        transcript,
+        chunks=tuple(sorted((*kept, *new), key=lambda chunk: (chunk.start, chunk.end))),
+        unwritten=_unwritten(
+            transcript,
+            new,
+            {track: text for track, text in texts.items() if track.window in windows},
+        ),
+    )
+
+
+def _overlap(chunks: Sequence[Chunk]) -> bool:
+    """Return whether words of two voices overlap."""
+    words = [(chunk.voice, word) for chunk in chunks for word in chunk.words]
+    return any(
+        any(
+            during(
+                [word for voice, word in words if voice == speaker],
+                [word for voice, word in words if voice != speaker],
+            )
+        )
+        for speaker in {voice for voice, _ in words}
+    )
+
+
+def _unwritten(
+    transcript: Transcript, new: Sequence[Chunk], texts: Mapping[Track, Transcript]
+) -> tuple[Unwritten, ...]:
+    """Return the unwritten speech of the transcript without `new` words, and of the tracks."""
     written = [each for chunk in new for each in chunk.words or (chunk,)]
     unwritten = [
         (each.start, each.end)
@@ -301,16 +416,12 @@ def replaced(
     ]
     for track, text in texts.items():
         unwritten += ((span.start + track.start, span.end + track.start) for span in text.unwritten)
-    starts, ends = merged(unwritten)
-    return replace(
-        transcript,
-        chunks=tuple(in_order),
-        stats=stats,
-        unwritten=tuple(map(Unwritten, starts.tolist(), ends.tolist())),
+    return tuple(
+        Unwritten(float(start), float(end)) for start, end in zip(*merged(unwritten), strict=True)
     )
 
 
-def _without_echoes(chunks: Sequence[Chunk], reader: ChunkReader) -> Iterator[Chunk]:
+def _without_echoes(chunks: Sequence[Chunk], part: Part) -> Iterator[Chunk]:
     """Return the chunks without words that another speaker's chunk has at the same moment, because
     both tracks contain its voice.
 
@@ -325,17 +436,17 @@ def _without_echoes(chunks: Sequence[Chunk], reader: ChunkReader) -> Iterator[Ch
             if _is_echo(word, other):
                 less = (word.probability or 0.0) < (other.probability or 0.0)
                 dropped.add((one, i) if less else (two, j))
-    return _without(dropped, chunks, reader)
+    return _without(dropped, chunks, part)
 
 
 def _without(
-    dropped: Collection[tuple[int, int]], chunks: Sequence[Chunk], reader: ChunkReader
+    dropped: Collection[tuple[int, int]], chunks: Sequence[Chunk], part: Part
 ) -> Iterator[Chunk]:
     """Yield the chunks without the `dropped` words, pairs of a chunk's number and a word's."""
     for number, chunk in enumerate(chunks):
         stops = sorted(place for at, place in dropped if at == number)
         for start, stop in pairwise([-1, *stops, len(chunk.words)]):
-            yield from reader.part(chunk, start + 1, stop)
+            yield from part(chunk, start + 1, stop)
 
 
 def _is_echo(word: Word, other: Word) -> bool:

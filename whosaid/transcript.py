@@ -92,7 +92,8 @@ class Word:
 
     `text` keeps the space before the word and the punctuation around it: the texts of a chunk's
     words, joined, are the chunk's text. `probability` is the mean of the main model's probabilities
-    of the word's tokens. `overlap` marks a word during which another speaker speaks too.
+    of the word's tokens. `overlap` marks a word during which another speaker speaks too. `heard` is
+    the text that was decoded, if a hot word replaced it.
 
     In all classes here, `language` is the item's language code, None unless the request is
     `multilingual`. `channel` counts from 0; it is None if channels are mixed.
@@ -105,6 +106,7 @@ class Word:
     probability: float | None = None
     overlap: bool = False
     language: str | None = None
+    heard: str | None = None
 
     def later(self, seconds: float) -> Word:
         return replace(self, start=self.start + seconds, end=self.end + seconds)
@@ -175,7 +177,7 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownSpeaker:
+class SpeakerMatch:
     """A name that the client gave, and the speaker with the most similar voice.
 
     `label` is the diarizer's label of this speaker; the name replaces the label if it `matched`.
@@ -266,7 +268,7 @@ class Transcript:
     `language` is Whisper's code ("en") of the language with most speech; None if no language was
     requested and nothing was transcribed. `language_probability` is its probability among all
     languages, None if it was not detected. `speech` are the spans of detected speech, (start, end)
-    in seconds, in order and disjoint; speaker turns are clipped to these spans.
+    in seconds, in order and disjoint; speaker turns far from all of them are dropped.
     """
 
     chunks: tuple[Chunk, ...]
@@ -298,9 +300,7 @@ def by_channel(blocks: Iterable[Block]) -> defaultdict[int | None, list[Block]]:
     return channels
 
 
-def by_voice(
-    blocks: Iterable[Block],
-) -> defaultdict[tuple[int | None, str | None], list[Block]]:
+def by_voice(blocks: Iterable[Block]) -> defaultdict[tuple[int | None, str | None], list[Block]]:
     """Group blocks by channel and voice. Blocks of a group do not overlap."""
     voices: defaultdict[tuple[int | None, str | None], list[Block]] = defaultdict(list)
     for block in blocks:

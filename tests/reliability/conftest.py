@@ -1,18 +1,15 @@
-"""Servers that the tests of this folder share, with tiny models and tight limits, and what the
-endpoint itself answers to the same bodies.
-"""
-
-from __future__ import annotations
+"""Servers that the tests of this folder share, with tiny models and tight limits, and the
+endpoint's own answers to the same bodies."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 from pydantic_core import to_json
-from test_robustness import ANSWERS, LIMITS, SECRET
 from traffic import HF_SERVE, KEY, OURS, Subject, in_json, subject
 
 from config import ModelSettings
 from handler import EndpointHandler
+from tests.test_robustness import ANSWERS, LIMITS, SECRET
 
 # Random models are never sure: every window would be decoded again.
 ONCE = {"logprob_threshold": -1_000, "compression_ratio_threshold": 1_000}
@@ -30,7 +27,7 @@ def models(whisper_folder, assistant_folder) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def ours(models, tmp_path_factory) -> Iterator[Subject]:
-    """Our server; after all tests its log and what it did to the outside are looked at."""
+    """Run our server; after all tests check its log and its connections to other hosts."""
     with subject(OURS, tmp_path_factory.mktemp("ours"), MAX_QUEUE="20", **models) as running:
         yield running
         assert running.reached_out == "", "reached out"
@@ -41,7 +38,6 @@ def ours(models, tmp_path_factory) -> Iterator[Subject]:
 
 @pytest.fixture(scope="session")
 def hf(models, tmp_path_factory) -> Iterator[Subject]:
-    """hf-serve."""
     with subject(HF_SERVE, tmp_path_factory.mktemp("hf"), **models) as running:
         yield running
         assert SECRET not in running.log
@@ -49,13 +45,12 @@ def hf(models, tmp_path_factory) -> Iterator[Subject]:
 
 @pytest.fixture
 def subject_of(request) -> Callable[[str], Subject]:
-    """Either server by its name, started when it is first asked for."""
+    """Return a server by its name, started at the first use."""
     return lambda kind: request.getfixturevalue({OURS: "ours", HF_SERVE: "hf"}[kind])
 
 
 @pytest.fixture(scope="session")
 def settings(whisper_folder, assistant_folder) -> ModelSettings:
-    """The servers' environment."""
     return ModelSettings(
         asr_model=str(whisper_folder),
         assistant_model=str(assistant_folder),
@@ -72,21 +67,19 @@ def handler(settings) -> EndpointHandler:
 
 @pytest.fixture(scope="session")
 def answered(handler) -> Callable[[dict], tuple[dict, bytes]]:
-    """Makes the request of a body, with the answer of the handler alone, to the byte."""
+    """Pair the request of a body with the handler's own answer, to the byte."""
     return lambda body: (in_json(body), to_json(handler(body)))
 
 
 @pytest.fixture(scope="session")
 def plain(answered) -> tuple[dict, bytes]:
-    """A good request with its answer."""
     return answered({**ANSWERS["plain"], "parameters": ONCE})
 
 
 @pytest.fixture(scope="session")
 def expected(answered) -> list[tuple[dict, bytes]]:
-    """Half of the good requests with their answers. Of every second one no window is decoded again,
-    as all others are.
-    """
+    """Return half of the good requests with their answers; every second one has no window that is
+    decoded again."""
     bodies = [body for body in ANSWERS.values() if isinstance(body["inputs"], str)][::2]
     for number in range(1, len(bodies), 2):
         parameters = {**bodies[number].get("parameters", {}), **ONCE}

@@ -1,6 +1,4 @@
-"""Hostile and broken requests over HTTP: each gets its code, whatever it is, and nothing else."""
-
-from __future__ import annotations
+"""Hostile and broken requests over HTTP: each gets its code, and nothing else."""
 
 import json
 import random
@@ -9,26 +7,14 @@ from typing import Any
 
 import httpx2
 import pytest
-from tagged_files import TAGGED
-from test_audio_faults import BOMBS
-from test_bombs import MP4S
-from test_robustness import REFUSALS, text64
-from traffic import (
-    CODES,
-    HF_SERVE,
-    JSON,
-    KEY,
-    MIB,
-    OURS,
-    QUICK_SERVERS,
-    code_of,
-    in_json,
-    scaled,
-    send_all,
-)
+import traffic
 
-from tests.fuzz import SOUND, file_bodies, nonsense_bodies
+from tests.helpers.fuzz import SOUND, file_bodies, nonsense_bodies
+from tests.helpers.tagged_files import TAGGED
 from tests.support.audio_files import mutated
+from tests.test_audio_faults import BOMBS
+from tests.test_bombs import MP4S
+from tests.test_robustness import REFUSALS, text64
 from whosaid.errors import ClientError
 
 CLIENTS = 4
@@ -43,56 +29,56 @@ def as_requests(bodies):
     found = {}
     for name, body in bodies.items():
         try:
-            found[name] = in_json(body)
+            found[name] = traffic.in_json(body)
         except (TypeError, ValueError):
             continue
     return found
 
 
-@pytest.mark.parametrize("kind", QUICK_SERVERS)
+@pytest.mark.parametrize("kind", traffic.QUICK_SERVERS)
 def test_every_fault_has_its_code(subject_of, kind):
     requests = as_requests({name: body for name, (body, _) in REFUSALS.items()})
-    answers = dict(
-        zip(requests, send_all(subject_of(kind).url, list(requests.values()), CLIENTS), strict=True)
-    )
+    sent = traffic.send_all(subject_of(kind).url, list(requests.values()), CLIENTS)
+    answers = dict(zip(requests, sent, strict=True))
     for name in NO_OBJECT:
         assert answers.pop(name).status_code == 422
-    found = {name: (answer.status_code, code_of(answer)) for name, answer in answers.items()}
+    found = {
+        name: (answer.status_code, traffic.code_of(answer)) for name, answer in answers.items()
+    }
     assert found == {name: (400, REFUSALS[name][1]) for name in found}
     assert len(found) > 30
 
 
 @cache
 def bombs() -> list[dict]:
-    """Requests with those of all kinds."""
     files = {name: make() for name, make in BOMBS.items()} | MP4S
     files["names"] = TAGGED["flv"](150_000)  # fewer are read in time on some machines
-    return [in_json({"inputs": text64(data)}) for data in files.values()]
+    return [traffic.in_json({"inputs": text64(data)}) for data in files.values()]
 
 
 @pytest.mark.reliability
-@pytest.mark.parametrize("kind", [OURS, HF_SERVE])
+@pytest.mark.parametrize("kind", [traffic.OURS, traffic.HF_SERVE])
 def test_bombs_are_refused_in_little_memory(subject_of, kind):
     requests = bombs()
     subject = subject_of(kind)
-    send_all(subject.url, requests[:2], 1)
+    traffic.send_all(subject.url, requests[:2], 1)
     subject.reset_peak()
     before = subject.resident
-    answers = send_all(subject.url, requests, 1)
-    assert {code_of(answer) for answer in answers} <= {"INVALID_AUDIO", "AUDIO_TOO_LONG"}
+    answers = traffic.send_all(subject.url, requests, 1)
+    assert {traffic.code_of(answer) for answer in answers} <= {"INVALID_AUDIO", "AUDIO_TOO_LONG"}
     grown = subject.peak - before
     print(f"{kind}: {len(requests)} bombs, peak {grown:+.1f} MiB")
     assert grown < BOMB_MEMORY
 
 
 def repeated(start: bytes, part: bytes, end: bytes):
-    """Bodies of any size that have much of one thing beside their audio."""
+    """Return bodies of any size with many repetitions of one thing beside their audio."""
     spoken = b'{"inputs": "%b", ' % SOUND.encode()
     return lambda size: spoken + start + part * (size // len(part)) + end + b"}"
 
 
 def counted(start: bytes, end: bytes):
-    """The same, of keys that differ."""
+    """Return bodies as in `repeated`, whose keys all differ."""
     return lambda size: repeated(
         start + b",".join(b'"%07x":1' % number for number in range(size // 12)), b" ", end
     )(1)
@@ -116,20 +102,20 @@ MUCH = {
 
 
 @pytest.mark.reliability
-@pytest.mark.parametrize("size", [16 * MIB - 2**13])
+@pytest.mark.parametrize("size", [16 * traffic.MIB - 2**13])
 def test_much_of_anything_is_refused_in_little_memory(ours, size):
     """The refusal is about the size, with no error for each part."""
-    send_all(ours.url, [{"content": SPOKEN, "headers": JSON}] * 2, 1)
+    traffic.send_all(ours.url, [{"content": SPOKEN, "headers": traffic.JSON}] * 2, 1)
     for name, make in MUCH.items():
         body = make(size)
         ours.reset_peak()
         before = ours.resident
-        (answer,) = send_all(ours.url, [{"content": body, "headers": JSON}], 1)
+        (answer,) = traffic.send_all(ours.url, [{"content": body, "headers": traffic.JSON}], 1)
         grown = ours.peak - before
         print(f"{name}: {answer.elapsed.total_seconds():.2f} s, peak {grown:+.1f} MiB")
         assert answer.status_code in (400, 413, 422), name
         assert len(answer.content) < 600, name
-        assert grown < BOMB_MEMORY + 2 * size / MIB, name
+        assert grown < BOMB_MEMORY + 2 * size / traffic.MIB, name
 
 
 @cache
@@ -139,30 +125,28 @@ def fuzzed(files: int, bodies: int) -> dict[int, Any]:
     return dict(enumerate([*map(file, range(files)), *map(nonsense, range(bodies))]))
 
 
-@pytest.mark.parametrize(("files", "bodies"), scaled((10, 60), (2_000, 10_000)))
-@pytest.mark.parametrize("kind", QUICK_SERVERS)
-def test_fuzzed_files_and_bodies_are_answered_or_refused_with_a_code(
-    subject_of, kind, files, bodies
-):
+@pytest.mark.parametrize(("files", "bodies"), traffic.scaled((10, 60), (2_000, 10_000)))
+@pytest.mark.parametrize("kind", traffic.QUICK_SERVERS)
+def test_fuzzed_inputs_are_answered_or_refused_with_a_code(subject_of, kind, files, bodies):
     made = fuzzed(files, bodies)
-    if kind == HF_SERVE:
+    if kind == traffic.HF_SERVE:
         made = {key: body for key, body in made.items() if isinstance(body, dict) or _echoes(body)}
     requests = as_requests(made)
-    answers = send_all(subject_of(kind).url, list(requests.values()), CLIENTS)
+    answers = traffic.send_all(subject_of(kind).url, list(requests.values()), CLIENTS)
     strange = []
     for number, answer in zip(requests, answers, strict=True):
         if isinstance(answer, httpx2.HTTPError):
             strange.append((number, repr(answer)))
         elif answer.status_code == 422:
-            if isinstance(made[number], dict) and (kind == OURS or _is_plain(made[number])):
+            if isinstance(made[number], dict) and (kind == traffic.OURS or _is_plain(made[number])):
                 strange.append((number, answer.text))
-        elif code_of(answer) not in ("OK", *CODES):
+        elif traffic.code_of(answer) not in ("OK", *traffic.CODES):
             strange.append((number, answer.status_code, answer.text[:300]))
     assert strange == []
 
 
 @pytest.mark.reliability
-def test_bodies_that_json_cannot_say_are_answered_or_refused_by_the_handler(handler):
+def test_the_handler_answers_or_refuses_bodies_beyond_json(handler):
     made, codes = fuzzed(0, 10_000), set()
     others = made.keys() - as_requests(made).keys()
     for number in others:
@@ -172,7 +156,7 @@ def test_bodies_that_json_cannot_say_are_answered_or_refused_by_the_handler(hand
             codes.add(error.code)
         except Exception as error:
             raise AssertionError(f"body {number}") from error
-    assert codes <= {*CODES}
+    assert codes <= {*traffic.CODES}
     assert len(others) > 500
 
 
@@ -193,16 +177,9 @@ def _is_plain(body) -> bool:
 
 PATHS = ("/", "/predict", "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/models", "/x")
 TYPES = (
-    None,
-    "application/json",
-    "application/json; charset=utf-16",
-    "multipart/form-data; boundary=x",
-    "multipart/form-data",
-    "audio/wav",
-    "audio/mpeg",
-    "application/octet-stream",
-    "text/html",
-    "image/png; a=\x7f",
+    *(None, "application/json", "application/json; charset=utf-16"),
+    *("multipart/form-data; boundary=x", "multipart/form-data", "audio/wav", "audio/mpeg"),
+    *("application/octet-stream", "text/html", "image/png; a=\x7f"),
 )
 FORM = (
     b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\r\n'
@@ -231,11 +208,11 @@ def request_of_anything(number: int) -> dict:
     return {"url": chance.choice(PATHS) + query, "content": body, "headers": headers}
 
 
-@pytest.mark.parametrize("count", scaled(150, 10_000))
-def test_requests_of_any_shape_get_a_status_and_a_code(ours, count):
+@pytest.mark.parametrize("count", traffic.scaled(150, 10_000))
+def test_requests_of_any_shape_get_a_code(ours, count):
     requests = [request_of_anything(number) for number in range(count)]
     strange = []
-    for number, answer in enumerate(send_all(ours.url, requests, CLIENTS)):
+    for number, answer in enumerate(traffic.send_all(ours.url, requests, CLIENTS)):
         if isinstance(answer, httpx2.HTTPError):
             strange.append((number, repr(answer)))
         elif answer.status_code >= 500 or (
@@ -248,7 +225,7 @@ def test_requests_of_any_shape_get_a_status_and_a_code(ours, count):
 
 
 def test_without_the_key_nothing_is_read(ours):
-    headers = {"authorization": f"Bearer {KEY}x"}
-    requests = [{**in_json({"inputs": SOUND}), "headers": headers}, {"headers": headers}]
-    answers = send_all(ours.url, requests, 1)
+    headers = {"authorization": f"Bearer {traffic.KEY}x"}
+    requests = [{**traffic.in_json({"inputs": SOUND}), "headers": headers}, {"headers": headers}]
+    answers = traffic.send_all(ours.url, requests, 1)
     assert [answer.status_code for answer in answers] == [401, 401]

@@ -1,25 +1,13 @@
 """Nothing stays behind: memory, descriptors, threads, files, rows of clients that left."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
 
 import pytest
-from test_robustness import REFUSALS
-from traffic import (
-    HF_SERVE,
-    JSON,
-    KEY,
-    OURS,
-    code_of,
-    in_json,
-    run,
-    running_requests,
-    scaled,
-    send_all,
-)
+import traffic
+
+from tests.test_robustness import REFUSALS
 
 MOST_MEMORY = 20  # MiB
 REFUSED = ("inputs null", "parameters {'batch_size': 0}", "!!!!", "NaN", "above the time limit")
@@ -28,20 +16,23 @@ REFUSED = ("inputs null", "parameters {'batch_size': 0}", "!!!!", "NaN", "above 
 @pytest.mark.reliability
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(("before", "count"), [(200, 1_000)])
-@pytest.mark.parametrize("kind", [OURS, HF_SERVE])
+@pytest.mark.parametrize("kind", [traffic.OURS, traffic.HF_SERVE])
 def test_mixed_requests_leave_nothing_behind(subject_of, expected, kind, before, count):
     subject = subject_of(kind)
-    bodies = [*(request for request, _ in expected), *map(in_json, map(_body, REFUSED))]
+    bodies = [
+        *(request for request, _ in expected),
+        *(traffic.in_json(REFUSALS[name][0]) for name in REFUSED),
+    ]
     mixed = [bodies[number % len(bodies)] for number in range(count)]
-    clients = 8 if kind == OURS else 2
-    send_all(subject.url, mixed[:before], clients)
+    clients = 8 if kind == traffic.OURS else 2
+    traffic.send_all(subject.url, mixed[:before], clients)
     _settle(subject)
     held, footprint = subject.resident, subject.footprint
-    answers = send_all(subject.url, mixed, clients)
+    answers = traffic.send_all(subject.url, mixed, clients)
     _settle(subject)
     grown, now = subject.resident - held, subject.footprint
     print(f"{kind}: {count} requests, RSS {grown:+.1f} MiB, {footprint} -> {now}")
-    assert {code_of(answer) for answer in answers} <= {
+    assert {traffic.code_of(answer) for answer in answers} <= {
         "OK",
         *(REFUSALS[name][1] for name in REFUSED),
     }
@@ -52,10 +43,6 @@ def test_mixed_requests_leave_nothing_behind(subject_of, expected, kind, before,
     assert grown < MOST_MEMORY
 
 
-def _body(name):
-    return REFUSALS[name][0]
-
-
 def _settle(subject) -> None:
     """Wait until the server has closed the connections that clients have left."""
     ends = time.monotonic() + 60
@@ -64,7 +51,7 @@ def _settle(subject) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("count", scaled(12, 300))
+@pytest.mark.parametrize("count", traffic.scaled(12, 300))
 def test_clients_that_leave_free_their_rows(ours, plain, count):
     request, answer = plain
     whole = _raw(request["content"])
@@ -80,12 +67,12 @@ def test_clients_that_leave_free_their_rows(ours, plain, count):
             parts = (0.001, 0.5, 1.0, 1.0)
             await asyncio.gather(*(leave(part) for part in parts[: count - start]))
         ends = time.monotonic() + 60
-        while await running_requests(http):
+        while await traffic.running_requests(http):
             assert time.monotonic() < ends, "requests of clients that left are still there"
             await asyncio.sleep(0.02)
         assert (await http.post("/", **request)).content == answer
 
-    run(all_leave, ours.url)
+    traffic.run(all_leave, ours.url)
 
 
 def test_slow_senders_hold_up_nobody(ours, plain):
@@ -105,12 +92,12 @@ def test_slow_senders_hold_up_nobody(ours, plain):
             assert json.loads((await reader.read()).partition(b"\r\n\r\n")[2]) == json.loads(answer)
             writer.close()
 
-    run(beside, ours.url)
+    traffic.run(beside, ours.url)
 
 
 @pytest.mark.reliability
-def test_who_sends_nothing_is_told_so(ours, plain):
-    """30 s after its last bytes."""
+def test_a_client_that_sends_nothing_gets_408(ours, plain):
+    """The answer comes 30 s after the last bytes."""
     beginning = _raw(plain[0]["content"])[:2_000]
 
     async def wait() -> bytes:
@@ -124,7 +111,11 @@ def test_who_sends_nothing_is_told_so(ours, plain):
 
 
 def _raw(content: bytes) -> bytes:
-    head = {**JSON, "authorization": f"Bearer {KEY}", "content-length": len(content)}
+    head = {
+        **traffic.JSON,
+        "authorization": f"Bearer {traffic.KEY}",
+        "content-length": len(content),
+    }
     lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
     return (
         f"POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{lines}\r\n".encode() + content

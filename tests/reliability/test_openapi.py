@@ -1,6 +1,4 @@
-"""The described routes take whatever schemathesis makes of the description, in one process."""
-
-from __future__ import annotations
+"""The described routes answer every request that schemathesis makes of the description."""
 
 import pytest
 import schemathesis
@@ -16,7 +14,6 @@ NOT_ASKED = [positive_data_acceptance]
 
 @pytest.fixture(scope="module")
 def operations(tiny_endpoint) -> list:
-    """Every route and method of the description."""
     app = create_app(tiny_endpoint, ServerSettings(page=False, allowed_hosts="testserver"))
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     return [found.ok() for found in schema.get_all_operations()]

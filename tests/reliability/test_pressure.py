@@ -1,8 +1,5 @@
-"""Many clients, too many clients, failing steps and the end of the process: every answer is looked
-at, and it is the right one or a refusal with a code.
-"""
-
-from __future__ import annotations
+"""Many clients, too many clients, failing steps and the end of the process: every answer is the
+right one or a refusal with a code."""
 
 import asyncio
 import itertools
@@ -15,20 +12,9 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 import torch
-from live_app import listening
-from traffic import (
-    JSON,
-    KEY,
-    client,
-    code_of,
-    forked_servers,
-    in_json,
-    run,
-    running_requests,
-    scaled,
-    send_all,
-)
+import traffic
 
+from tests.helpers.live_app import listening
 from whosaid.asr.engine.batch import Batch
 from whosaid.asr.engine.scheduler import Finished
 from whosaid.server.serving import load_server
@@ -64,14 +50,14 @@ def test_many_clients_get_the_answers_that_one_gets(ours, expected, seconds):
 
         await asyncio.gather(*(work(first) for first in range(CLIENTS)))
 
-    run(all_clients, ours.url)
+    traffic.run(all_clients, ours.url)
     print(f"{next(counted)} answers in {seconds} s, {len(wrong)} wrong")
     assert wrong == []
 
 
-@pytest.mark.parametrize("times", scaled(1, 10))
-def test_overload_is_refused_and_what_is_accepted_is_answered(ours, plain, times):
-    """Ten times as many requests at once as may wait."""
+@pytest.mark.parametrize("times", traffic.scaled(1, 10))
+def test_overload_is_refused_and_accepted_requests_are_answered(ours, plain, times):
+    """Ten times as many requests come at once as may wait."""
     request, answer = plain
     health, statuses = [], []
 
@@ -91,14 +77,14 @@ def test_overload_is_refused_and_what_is_accepted_is_answered(ours, plain, times
             for got in await asyncio.gather(*posts):
                 statuses.append(got.status_code)
                 if got.status_code == 429:
-                    assert code_of(got) == "BUSY"
+                    assert traffic.code_of(got) == "BUSY"
                     assert 1 <= int(got.headers["retry-after"]) <= 120
                 else:
                     assert got.content == answer
         done.set()
         await asking
 
-    run(overload, ours.url)
+    traffic.run(overload, ours.url)
     counts = {status: statuses.count(status) for status in set(statuses)}
     slowest = 1000 * max(health)
     print(f"overload: {counts}, slowest of {len(health)} health checks {slowest:.0f} ms")
@@ -106,14 +92,14 @@ def test_overload_is_refused_and_what_is_accepted_is_answered(ours, plain, times
     assert counts[200] >= 20 * times
 
 
-@pytest.mark.parametrize(("clients", "size"), scaled((60, 200_000), (200, 600_000)))
-def test_who_is_refused_while_sending_gets_the_refusal(ours, plain, clients, size):
-    """More clients at once than may wait, each with a body that is refused before it is read."""
+@pytest.mark.parametrize(("clients", "size"), traffic.scaled((60, 200_000), (200, 600_000)))
+def test_a_client_refused_while_sending_reads_the_refusal(ours, plain, clients, size):
+    """More clients come at once than may wait, each with a body that is refused unread."""
     request, answer = plain
     request = {**request, "content": request["content"].ljust(size)}
-    got = send_all(ours.url, [request] * clients, clients)
+    got = traffic.send_all(ours.url, [request] * clients, clients)
     assert [each for each in got if isinstance(each, httpx2.HTTPError)] == []
-    counts = {code: [code_of(each) for each in got].count(code) for code in ("OK", "BUSY")}
+    counts = {code: [traffic.code_of(each) for each in got].count(code) for code in ("OK", "BUSY")}
     print(f"{clients} clients with {size} bytes: {counts}")
     assert sum(counts.values()) == clients
     assert counts["OK"] >= 20
@@ -122,9 +108,8 @@ def test_who_is_refused_while_sending_gets_the_refusal(ours, plain, clients, siz
 
 @pytest.fixture
 def faulty(settings, monkeypatch) -> Iterator[str]:
-    """Our server, in this process: memory runs out now and then where several rows run, and a step
-    fails in which there is a row of a request with POISON as its `batch_size`.
-    """
+    """Run our server in this process: memory runs out now and then if several rows run, and a step
+    fails if it has a row of a request with POISON as its `batch_size`."""
     step, steps = Batch.step, itertools.count(1)
 
     def failing(batch: Batch) -> list[Finished]:
@@ -134,7 +119,7 @@ def faulty(settings, monkeypatch) -> Iterator[str]:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return step(batch)
 
-    server = load_server(settings, ServerSettings(page=False, api_key=KEY))
+    server = load_server(settings, ServerSettings(page=False, api_key=traffic.KEY))
     monkeypatch.setattr(Batch, "step", failing)
     with listening(server) as (host, port):
         yield f"http://{host}:{port}"
@@ -151,28 +136,27 @@ def test_failing_steps_harm_their_own_request_alone(faulty, expected, count):
     requests, answers = [], []
     for number in range(count):
         request, answer = expected[number % len(expected)]
-        requests += [request] if number % 3 else [in_json(poisoned), request]
+        requests += [request] if number % 3 else [traffic.in_json(poisoned), request]
         answers += [answer] if number % 3 else [None, answer]
-    got = send_all(faulty, requests, 8)
+    got = traffic.send_all(faulty, requests, 8)
     for each, answer in zip(got, answers, strict=True):
         if answer is None:
-            assert (each.status_code, code_of(each)) == (500, "MODEL_ERROR")
+            assert (each.status_code, traffic.code_of(each)) == (500, "MODEL_ERROR")
         else:
             assert each.content == answer
 
     async def ready(http) -> tuple[int, int]:
-        return (await http.get("/ready")).status_code, await running_requests(http)
+        return (await http.get("/ready")).status_code, await traffic.running_requests(http)
 
-    assert run(ready, faulty) == (200, 0)
+    assert traffic.run(ready, faulty) == (200, 0)
 
 
 @pytest.mark.reliability
 @pytest.mark.timeout(1_800)
-def test_what_was_accepted_is_answered_whenever_the_signal_comes(models, expected, tmp_path):
-    """Twenty servers, each told to end at another moment; that one is, and what it says then, is
-    tested in tests/test_server_processes.py.
-    """
-    with forked_servers(tmp_path) as start:
+def test_accepted_requests_are_answered_after_a_signal(models, expected, tmp_path):
+    """Twenty servers get the signal at different moments; tests/test_server_processes.py tests the
+    end of one, and its messages."""
+    with traffic.forked_servers(tmp_path) as start:
         for number in range(20):
             server = start(**models)
             asyncio.run(_end_under_load(server.url, server.process_id, expected, 0.03 * number))
@@ -182,13 +166,13 @@ def test_what_was_accepted_is_answered_whenever_the_signal_comes(models, expecte
 async def _end_under_load(url, process_id, expected, seconds) -> None:
     """Send SIGTERM `seconds` after as many requests as there are clients have been accepted."""
     wanted = [expected[place % len(expected)] for place in range(CLIENTS)]
-    async with client(url) as http:
+    async with traffic.client(url) as http:
         posts = [asyncio.ensure_future(http.post("/", **request)) for request, _ in wanted]
-        while await running_requests(http) + sum(post.done() for post in posts) < CLIENTS:
+        while await traffic.running_requests(http) + sum(post.done() for post in posts) < CLIENTS:
             await asyncio.sleep(0.005)
         await asyncio.sleep(seconds)
         os.kill(process_id, signal.SIGTERM)
-        late = asyncio.ensure_future(http.post("/", content=b"{}", headers=JSON))
+        late = asyncio.ensure_future(http.post("/", content=b"{}", headers=traffic.JSON))
         answers = await asyncio.gather(*posts)
         try:
             refused = await late

@@ -2,8 +2,6 @@
 folder with a manifest as `scripts/bench real` reads it; without one nothing is tested.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
@@ -14,7 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from invariance import (
+from numpy.typing import NDArray
+
+from benchmarks.real.manifest import Recording, load_manifests
+from config import DEMO_MODELS, ModelSettings
+from handler import EndpointHandler
+from tests.helpers.invariance import (
     LEVELS,
     PLACES,
     Answer,
@@ -28,12 +31,7 @@ from invariance import (
     table_of_options,
     timed_words,
 )
-from numpy.typing import NDArray
-
-from benchmarks.real.manifest import Recording, load_manifests
-from config import DEMO_MODELS, ModelSettings
-from handler import EndpointHandler
-from tests.oracle import decode, greedy, rules_of, steered_by_rules_alone, with_assistant
+from tests.helpers.oracle import decode, greedy, rules_of, steered_by_rules_alone, with_assistant
 from tests.support.tiny_whispers import without_layers
 from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from whosaid.asr.engine.engine import DecodeEngine
@@ -54,7 +52,6 @@ DISTURBED = 0.05  # the assistant's decoder, by so much noise: some drafts are k
 
 @pytest.fixture(scope="session")
 def recordings() -> list[Recording]:
-    """The manifest's recordings with speech."""
     folder = os.environ.get("REAL_SPEECH")
     if not folder:
         pytest.skip("no real recordings: REAL_SPEECH names no folder with their manifest")
@@ -63,7 +60,6 @@ def recordings() -> list[Recording]:
 
 @pytest.fixture(scope="session")
 def heard(recordings) -> dict[Recording, NDArray[np.float32]]:
-    """Their samples, mono at 16 kHz."""
     limits = AudioLimits(max_seconds=600, max_bytes=2**28)
     return {
         each: decode_audio(each.audio.read_bytes(), SAMPLE_RATE, limits).samples
@@ -100,7 +96,7 @@ def windows(models, heard) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def reference(models) -> WhisperModels:
-    """The same for transformers' own decoding."""
+    """Return the results of transformers' own decoding."""
     return dataclasses.replace(models, model=steered_by_rules_alone(models))
 
 
@@ -220,9 +216,8 @@ def test_levels_change_few_words(handler, excerpts, plain, name):
 
 
 def test_an_offset_moves_no_word(handler, excerpts, plain):
-    """It is compared with what is as loud and has no mean: one of a thousandth of the deviation, as
-    recordings have it and keep it, moves words by 20 ms.
-    """
+    """The other recording is as loud and has no mean: a mean of a thousandth of the deviation, as
+    recordings have it and keep it, moves words by 20 ms."""
     for recording, samples in excerpts.items():
         beside = handler(body(0.5 * (samples - samples.mean()), words_of(recording)))
         answer = handler(body(LEVELS["DC"](samples).samples, words_of(recording)))
@@ -259,10 +254,8 @@ BESIDE = 0.02  # seconds before a word that is cut out, twice as many behind it
         ("ask what you can do", 30, 0.4),
     ],
 )
-def test_what_is_said_again_and_again_is_written_about_as_often(
-    handler, words_of_jfk, phrase, times, pause
-):
-    """Words of the recording, spliced with pauses between them."""
+def test_a_repeated_phrase_is_written_about_as_often(handler, words_of_jfk, phrase, times, pause):
+    """The phrase is cut from the recording and spliced with pauses."""
     samples, words = words_of_jfk
     plain = [re.sub(r"\W", "", word).lower() for word, *_ in words]
     part = phrase.split()

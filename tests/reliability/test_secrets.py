@@ -1,9 +1,8 @@
-"""Nothing that a client sends, or is told, is written anywhere, and nothing leaves the machine."""
+"""Nothing that a client sends or receives is written anywhere, and nothing leaves the machine."""
 
-from __future__ import annotations
-
-from test_robustness import GOOD, GOOD64
 from traffic import JSON, KEY, in_json, send_all
+
+from tests.test_robustness import GOOD, GOOD64
 
 CANARY = "canary7f3a"
 
@@ -27,15 +26,15 @@ def requests():
     yield {"url": "/", "data": {"parameters": f'{{"prompt": "{CANARY}"}}'}, "files": files}
 
 
-def test_no_log_holds_what_clients_send_or_are_told(ours):
+def test_no_log_holds_requests_or_answers(ours):
     answers = send_all(ours.url, list(requests()), 4)
     assert [answer.status_code for answer in answers].count(200) >= 4
     texts = [answer.json()["text"] for answer in answers if answer.status_code == 200]
     words = {word for text in texts for word in text.split() if len(word) > 4}
     assert words, "nothing was said that could have leaked"
+    log = ours.server.logged(" 200 OK in ", times=4)
     for secret in (CANARY, KEY, GOOD64[100:140], *words):
-        assert secret not in ours.log
-    assert ours.log.count(" 200 OK in ") >= 4, "the log was not read"
+        assert secret not in log
 
 
 def test_nothing_leaves_the_machine(ours):

@@ -18,8 +18,9 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
-from servers import OURS_LISTENS, Server, following, hf_serve, ours
-from test_robustness import LIMITS, SECRET
+
+from tests.support.servers import OURS_LISTENS, Server, following, hf_serve, ours
+from tests.test_robustness import LIMITS, SECRET
 
 HF_SERVE, OURS = "hf-serve", "ours"
 
@@ -28,13 +29,7 @@ RUNNING = "asr_requests_in_progress "
 MIB = 2**20
 KEY = "key_that_must_not_show"
 JSON = {"content-type": "application/json"}
-CODES = (
-    "INVALID_REQUEST",
-    "INVALID_PARAMETER",
-    "INVALID_AUDIO",
-    "AUDIO_TOO_LONG",
-    "UNSUPPORTED",
-)
+CODES = ("INVALID_REQUEST", "INVALID_PARAMETER", "INVALID_AUDIO", "AUDIO_TOO_LONG", "UNSUPPORTED")
 
 
 @dataclass
@@ -59,14 +54,12 @@ class Subject:
 
     @property
     def peak(self) -> float:
-        """MiB of resident memory at the highest since `reset_peak`."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 1024
 
     @property
     def resident(self) -> float:
-        """MiB of resident memory."""
         return self.process.memory_info().rss / MIB
 
     @property
@@ -81,7 +74,7 @@ class Subject:
         return self.events.read_text()[self.before :]
 
     def reset_peak(self) -> None:
-        """Let the peak begin at what is held now; see proc(5)."""
+        """Let the peak begin at the memory held now; see proc(5)."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
 
@@ -126,7 +119,7 @@ def forked_servers(folder: Path) -> Iterator[Callable[..., ForkedServer]]:
 
 
 class ForkedServer:
-    """A running server of which `lines` tell, and its end; `log` are those that were read."""
+    """A running server and its end; `log` are the `lines` read so far."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = lines
@@ -136,7 +129,7 @@ class ForkedServer:
         self.url = self._find(OURS_LISTENS)
 
     def exit_status(self) -> int:
-        """The status with which the process ends, once it has been told to."""
+        """Return the status with which the process ends after its signal."""
         if self._status is None:
             self._status = int(self._find(r"ended (-?\d+)"))
         return self._status
@@ -170,7 +163,7 @@ QUICK_SERVERS = scaled(OURS, HF_SERVE)
 
 
 async def running_requests(http: httpx2.AsyncClient) -> int:
-    """How many requests the server has accepted and not answered."""
+    """Return how many requests the server has accepted and not answered."""
     metrics = (await http.get("/metrics")).text
     (line,) = (line for line in metrics.splitlines() if line.startswith(RUNNING))
     return int(float(line.split()[1]))
@@ -203,7 +196,6 @@ async def _send_all(url, requests, clients):
 
 
 def client(url: str) -> httpx2.AsyncClient:
-    """A client of the server at `url`, with its key, that opens as many connections as it needs."""
     limits = httpx2.Limits(max_connections=None)
     key = {"authorization": f"Bearer {KEY}"}
     return httpx2.AsyncClient(

@@ -4,8 +4,6 @@ The ffmpeg program encodes, which is another build than the libraries with which
 decodes. AMR, which it cannot write, and broken WAV and MP4 are put together here byte by byte.
 """
 
-from __future__ import annotations
-
 import random
 import struct
 import subprocess
@@ -22,41 +20,27 @@ from config import REPOSITORY
 from whosaid.audio.decode import AudioLimits, decode_audio
 
 PCM, FLOAT = 1, 3
-SAMPLE_KINDS = {
-    "u8": (PCM, 8),
-    "s16": (PCM, 16),
-    "s24": (PCM, 24),
-    "s32": (PCM, 32),
-    "f32": (FLOAT, 32),
-    "f64": (FLOAT, 64),
-}
+SAMPLE_KINDS = {"u8": (PCM, 8)}
+SAMPLE_KINDS |= {f"s{bits}": (PCM, bits) for bits in (16, 24, 32)}
+SAMPLE_KINDS |= {f"f{bits}": (FLOAT, bits) for bits in (32, 64)}
 
 SPEECH = 3 * 16_000  # where the conversation's longest turn begins
 
 # File name -> what ffmpeg is told beside the name.
 FORMATS = {
-    "a.wav": "",
+    **dict.fromkeys(("a.wav", "a.flac", "a.m4a", "a.aac", "a.aiff", "a.au", "a.caf", "a.w64"), ""),
+    **dict.fromkeys(("a.wma", "a.mp2", "a.ac3"), ""),
     "mulaw.wav": "-c:a pcm_mulaw",
     "adpcm.wav": "-c:a adpcm_ms",
-    "a.flac": "",
     "a.mp3": "-b:a 96k",
-    "a.m4a": "",
     "faststart.m4a": "-movflags +faststart",
     "fragmented.mp4": "-movflags frag_keyframe+empty_moov",
     "alac.m4a": "-c:a alac",
-    "a.aac": "",
     "opus.ogg": "-c:a libopus -b:a 64k",
     "vorbis.ogg": "-c:a libvorbis",
     "speex.ogg": "-c:a libspeex -ar 16000",
     "a.webm": "-c:a libopus -b:a 64k",
     "a.mka": "-c:a flac",
-    "a.aiff": "",
-    "a.au": "",
-    "a.caf": "",
-    "a.w64": "",
-    "a.wma": "",
-    "a.mp2": "",
-    "a.ac3": "",
     "a.flv": "-ar 44100",
     "a.3gp": "-c:a aac",
 }
@@ -129,7 +113,7 @@ def amr_file(frames: int) -> bytes:
     return b"#!AMR\n" + b"".join(b"\x3c" + chance.randbytes(31) for _ in range(frames))
 
 
-def _box(kind: bytes, *parts: bytes) -> bytes:
+def box(kind: bytes, *parts: bytes) -> bytes:
     body = b"".join(parts)
     return struct.pack(">I4s", 8 + len(body), kind) + body
 
@@ -139,31 +123,31 @@ def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> b
     `body` bytes.
     """
     entry = struct.pack(">I4s6xH8xHHHHI", 36, b"sowt", 1, 1, 16, 0, 0, 44_100 << 16)
-    table = _box(
+    table = box(
         b"stbl",
-        _box(b"stsd", struct.pack(">II", 0, 1), entry),
-        _box(b"stts", struct.pack(">IIII", 0, 1, samples, 2)),
-        _box(b"stsc", struct.pack(">IIIII", 0, 1, 1, samples, 1)),
-        _box(b"stsz", struct.pack(">III", 0, 1, samples)),
-        _box(b"stco", struct.pack(">III", 0, 1, 40)),
+        box(b"stsd", struct.pack(">II", 0, 1), entry),
+        box(b"stts", struct.pack(">IIII", 0, 1, samples, 2)),
+        box(b"stsc", struct.pack(">IIIII", 0, 1, 1, samples, 1)),
+        box(b"stsz", struct.pack(">III", 0, 1, samples)),
+        box(b"stco", struct.pack(">III", 0, 1, 40)),
     )
-    media = _box(
+    media = box(
         b"mdia",
-        _box(b"mdhd", struct.pack(">IIIIII", 0, 0, 0, 44_100, samples * 2, 0)),
-        _box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13),
-        _box(b"minf", _box(b"smhd", b"\0" * 8), table),
+        box(b"mdhd", struct.pack(">IIIIII", 0, 0, 0, 44_100, samples * 2, 0)),
+        box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13),
+        box(b"minf", box(b"smhd", b"\0" * 8), table),
     )
     edit = b"".join(struct.pack(">IIHH", samples * 2, number % 3, 1, 0) for number in range(edits))
-    edit_list = _box(b"edts", _box(b"elst", struct.pack(">II", 0, edits), edit)) if edits else b""
-    track = _box(
-        b"trak", _box(b"tkhd", struct.pack(">IIIII", 0, 0, 0, 1, 0) + b"\0" * 68), edit_list, media
+    edit_list = box(b"edts", box(b"elst", struct.pack(">II", 0, edits), edit)) if edits else b""
+    track = box(
+        b"trak", box(b"tkhd", struct.pack(">IIIII", 0, 0, 0, 1, 0) + b"\0" * 68), edit_list, media
     )
-    movie = _box(
+    movie = box(
         b"moov",
-        _box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples) + b"\0" * 80),
+        box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples) + b"\0" * 80),
         track * tracks,
     )
-    return _box(b"ftyp", b"isom\0\0\2\0isom") + _box(b"mdat", b"\0" * body) + movie
+    return box(b"ftyp", b"isom\0\0\2\0isom") + box(b"mdat", b"\0" * body) + movie
 
 
 def silent_flac(hours: int, announced: bool) -> bytes:
@@ -182,7 +166,7 @@ def silent_flac(hours: int, announced: bool) -> bytes:
 
 
 def ffmpeg(*arguments: str, source: bytes = b"") -> bytes:
-    """What ffmpeg's program writes to its standard output, given `source` on its input."""
+    """Return the standard output of the ffmpeg program, given `source` on its input."""
     command = (
         ["ffmpeg", "-v", "error", "-nostdin", *arguments]
         if not source

@@ -4,8 +4,6 @@ Mixing only adds samples and shifts times, drawn from a seeded generator. So the
 scene is exactly that of its clips.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -48,7 +46,6 @@ class Scene:
 
     @property
     def duration(self) -> float:
-        """Length in seconds."""
         return len(self.samples) / SAMPLE_RATE
 
 
@@ -63,7 +60,6 @@ class Placed:
 
     @property
     def end(self) -> float:
-        """Return the end of the clip in the scene, in seconds."""
         return self.start + self.clip.duration
 
 
@@ -142,7 +138,6 @@ def draw_dialogues(casts: Sequence[Sequence[str]], seed: int, seconds: float = 6
 
 
 def annotation(turns: Sequence[SpeakerTurn]) -> Annotation:
-    """Turns as pyannote's Annotation."""
     result = Annotation()
     for track, turn in enumerate(turns):
         result[Segment(turn.start, turn.end), track] = turn.speaker

@@ -6,8 +6,6 @@ first and hold for the rest, because a container installs requirements.txt on to
 that would move one of them, nothing is written.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil
@@ -66,7 +64,6 @@ class Pin(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the package's lines."""
         first = f"{self.name}=={self.version}" + (f" ; {self.marker}" if self.marker else "")
         hashed = any("--hash" in line for line in self.more)
         return "\n".join([first + " \\" * hashed, *self.more]) + "\n"
@@ -101,7 +98,6 @@ def shortened(marker: str, python: str) -> str:
 
 
 def requirements(file: Path) -> list[Requirement]:
-    """Return the entries of a requirement file."""
     lines = (line.partition("#")[0].strip() for line in file.read_text("utf-8").splitlines())
     return [Requirement(line) for line in lines if line]
 
@@ -151,7 +147,7 @@ class Resolver:
         self.write("pyproject.toml", f"[tool.uv]\nenvironments = [{', '.join(places)}]\n")
 
     def write(self, name: str, text: str) -> str:
-        """Write a file beside the copies. Its name."""
+        """Write a file beside the copies; return its name."""
         (self.folder / name).write_text(text, "utf-8")
         return name
 
@@ -206,10 +202,9 @@ def renew(root: Path, upgrade: bool) -> None:
 def _resolve(
     resolver: Resolver, server_file: str, current: Iterable[Pin], moved: str, *options: str
 ) -> tuple[list[Pin], list[Pin]]:
-    """A server's own packages, resolved with `options`; and all of its environment, with hashes.
+    """Resolve a server's own packages with `options`, and all of its environment, with hashes.
     requirements.txt may move none of the server's but `moved`; those on top of it prefer the
-    versions of `current`.
-    """
+    versions of `current`."""
     server = resolver.compile([server_file], "--no-annotate", *options)
     override = ("--overrides", resolver.write("moved.txt", moved))
     kept = [pin for pin in server if not re.match(rf"{pin.name}\b", moved)]
@@ -245,10 +240,8 @@ def _pinned(pins: Iterable[Pin]) -> str:
 
 
 def check_mac_wheels(root: Path) -> None:
-    """That all of .venv but one package is to be had for Apple silicon without a compiler.
-
-    Raises LockError where it is not, or where no package index can be asked.
-    """
+    """Check that all of .venv but one package can be installed on Apple silicon without a compiler.
+    Raises LockError if not, or if no package index can be asked."""
     pins = [pin for pin in locked(root, LAYERS) if pin.name not in WITHOUT_WHEEL]
     platform = ("--python-platform", "aarch64-apple-darwin", "--only-binary", ":all:", "--no-deps")
     with TemporaryDirectory() as folder:

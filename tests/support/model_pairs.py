@@ -8,8 +8,6 @@ then decides how often it is right, while the main model's tokens, and with them
 decoding, stay the same at every acceptance.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from typing import Any

@@ -4,8 +4,6 @@ Music is synthesised (chords, arpeggio, melody, drums), so no recording is neede
 be in it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter

@@ -9,8 +9,6 @@ flite's command prints the end of each phone (`-psdur`) but not of each word. So
 spoken alone, which tells how many of the phones are its own.
 """
 
-from __future__ import annotations
-
 import ctypes
 import io
 import json
@@ -272,13 +270,11 @@ class Voice:
 
 @cache
 def grammar() -> dict[str, Any]:
-    """The grammar file: `slots`, `templates` and `voices`."""
     content: dict[str, Any] = json.loads(GRAMMAR.read_text())
     return content
 
 
 def speakers(split: Split) -> tuple[str, ...]:
-    """The names of a split's voices."""
     voices = grammar()["voices"]
     return tuple(
         voices["espeak_variants"] + voices["flite"] if split == "training" else voices[split]
@@ -286,33 +282,17 @@ def speakers(split: Split) -> tuple[str, ...]:
 
 
 def espeak_speakers(split: Split) -> tuple[str, ...]:
-    """The names of a split's espeak voices."""
     return tuple(name for name in speakers(split) if name not in FLITE_PITCH)
-
-
-def recorded_speakers(split: Split) -> tuple[str, ...]:
-    """The names of a split's flite voices."""
-    return tuple(name for name in speakers(split) if name in FLITE_PITCH)
 
 
 def draw_voice(name: str, generator: np.random.Generator) -> Voice:
     """Draw pitch, speed and (for espeak) accent of a speaker with voice `name`."""
     if name in FLITE_PITCH:
-        return Voice(
-            "flite",
-            name,
-            "en-us",
-            _draw_between(FLITE_PITCH[name], generator),
-            _draw_between(FLITE_SPEED, generator),
-        )
+        pitch = _draw_between(FLITE_PITCH[name], generator)
+        return Voice("flite", name, "en-us", pitch, _draw_between(FLITE_SPEED, generator))
     accent = str(generator.choice(grammar()["voices"]["espeak_accents"]))
-    return Voice(
-        "espeak",
-        name,
-        accent,
-        _draw_between(ESPEAK_PITCH, generator),
-        _draw_between(ESPEAK_SPEED, generator),
-    )
+    pitch = _draw_between(ESPEAK_PITCH, generator)
+    return Voice("espeak", name, accent, pitch, _draw_between(ESPEAK_SPEED, generator))
 
 
 def speak(voice: Voice, sentence: str) -> Clip:
@@ -345,7 +325,6 @@ def draw_sentence(generator: np.random.Generator) -> str:
 
 
 def draw_clip(voice: Voice, generator: np.random.Generator) -> Clip:
-    """Draw a sentence and have `voice` speak it."""
     return speak(voice, draw_sentence(generator))
 
 

@@ -4,8 +4,6 @@ Width and depth shrink; all that steers decoding stays as published: the numbers
 tokens, mel bins, the flags and lists of the generation configuration. Nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,34 +11,22 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import (  # type: ignore[attr-defined]  # the tokenizer is an alias in 5
-    GenerationConfig,
-    PreTrainedModel,
-    WhisperConfig,
-    WhisperFeatureExtractor,
-    WhisperForConditionalGeneration,
-    WhisperTokenizer,
-    WhisperTokenizerFast,
-)
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.checkpoint.special_tokens import read_special_tokens
 from whosaid.asr.checkpoint.weights import WhisperModel, below
 from whosaid.asr.frontend.vad import STEP, find_speech
-from whosaid.asr.frontend.windows import Span
+from whosaid.asr.frontend.windows import SampleSpan
 
 END_OF_TEXT = "<|endoftext|>"
 TIMESTAMPS = [f"<|{0.02 * step:.2f}|>" for step in range(1501)]
 AFTER_LANGUAGES = (
-    "translate",
-    "transcribe",
-    "startoflm",
-    "startofprev",
-    "nospeech",
-    "notimestamps",
+    *("translate", "transcribe", "startoflm", "startofprev"),
+    *("nospeech", "notimestamps"),
 )
 SUPPRESSED = (1, 2, 7, 8, 9, 10, 14, 25, 26, 27, 28, 29, 31, 58, 59, 60, 61, 62, 63, 90, 91, 92, 93)
 SPACE = 220
@@ -76,12 +62,9 @@ PUBLISHED = {
     "tiny.en": Published(text_entries=50_256, multilingual=False, legacy=True),
 }
 VOCABULARY_SIZES = {
-    "large-v3": 51_866,
-    "large-v3-turbo": 51_866,
-    "distil-large-v3": 51_866,
-    "distil-medium.en": 51_864,
+    **dict.fromkeys(("large-v3", "large-v3-turbo", "distil-large-v3"), 51_866),
+    **dict.fromkeys(("distil-medium.en", "tiny.en"), 51_864),
     "tiny": 51_865,
-    "tiny.en": 51_864,
 }
 SMALL = Published(text_entries=400, languages=4, seconds=3, positions=96, endings=2.0)
 ENDLESS = replace(SMALL, positions=48, endings=0.0)
@@ -90,7 +73,7 @@ SMALL_ENGLISH = replace(SMALL, multilingual=False)
 
 def whisper_tokenizer(
     vocabulary: dict[str, int], merges: list[tuple[str, str]], special: list[str]
-) -> WhisperTokenizer:
+) -> transformers.WhisperTokenizer:
     """A byte-level BPE with the end of text, `special` tokens and timestamps behind it.
 
     Made the one way that transformers 4 and 5 share.
@@ -102,16 +85,15 @@ def whisper_tokenizer(
         [AddedToken(token, special=True, normalized=False) for token in (END_OF_TEXT, *special)]
     )
     names = ("unk_token", "bos_token", "eos_token", "pad_token")
-    tokenizer: WhisperTokenizer = WhisperTokenizerFast(
-        tokenizer_object=bpe,
-        additional_special_tokens=special,
-        **dict.fromkeys(names, END_OF_TEXT),
+    fast: Any = transformers.WhisperTokenizerFast  # type: ignore[attr-defined]  # an alias in 5
+    tokenizer: transformers.WhisperTokenizer = fast(
+        tokenizer_object=bpe, additional_special_tokens=special, **dict.fromkeys(names, END_OF_TEXT)
     )
     tokenizer.add_tokens(TIMESTAMPS)
     return tokenizer
 
 
-def tokenizer_of(shape: Published) -> WhisperTokenizer:
+def tokenizer_of(shape: Published) -> transformers.WhisperTokenizer:
     """Bytes, made-up words, then Whisper's special tokens in its order; pad is end of text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [f"Ġword{index}" for index in range(shape.text_entries - len(alphabet))]
@@ -124,21 +106,15 @@ def tokenizer_of(shape: Published) -> WhisperTokenizer:
     return whisper_tokenizer(vocabulary, [], special)
 
 
-def generation_config_of(shape: Published) -> GenerationConfig:
+def generation_config_of(shape: Published) -> transformers.GenerationConfig:
     """The fields that published generation configurations have, with this vocabulary's numbers."""
     end = shape.text_entries
     transcribe = end + shape.languages + 3
     fields: dict[str, Any] = {
         "alignment_heads": [[0, 0], [0, 1]],
         "begin_suppress_tokens": [SPACE, end],
-        "suppress_tokens": [
-            *SUPPRESSED,
-            *range(end + 1, end + 2),
-            *range(transcribe - 1, transcribe + 4),
-        ],
-        "bos_token_id": end,
-        "eos_token_id": end,
-        "pad_token_id": end,
+        "suppress_tokens": [*SUPPRESSED, end + 1, *range(transcribe - 1, transcribe + 4)],
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end),
         "decoder_start_token_id": end + 1,
         "is_multilingual": shape.multilingual,
         "max_initial_timestamp_index": 50,
@@ -155,15 +131,15 @@ def generation_config_of(shape: Published) -> GenerationConfig:
         fields["forced_decoder_ids"] = (
             [[1, None], [2, transcribe]] if shape.multilingual else [[1, transcribe + 4]]
         )
-    return GenerationConfig(**fields)
+    return transformers.GenerationConfig(**fields)
 
 
 def model_of(
     shape: Published, seed: int = 0, width: int = 32, dtype: torch.dtype = torch.float32
-) -> PreTrainedModel:
+) -> transformers.PreTrainedModel:
     """Random weights, large enough that the text depends on the audio and on the tokens before."""
     end = shape.text_entries
-    config = WhisperConfig(
+    config = transformers.WhisperConfig(
         vocab_size=end + 1 + 1 + shape.languages + len(AFTER_LANGUAGES) + 1501,
         num_mel_bins=shape.mel_bins,
         encoder_layers=shape.encoder_layers,
@@ -191,10 +167,10 @@ def model_of(
     return model
 
 
-def _initialise(config: Any, dtype: torch.dtype) -> PreTrainedModel:
+def _initialise(config: Any, dtype: torch.dtype) -> transformers.PreTrainedModel:
     """A model of random weights; `config` is a WhisperConfig."""
-    model: Any = WhisperForConditionalGeneration(config)
-    initialised: PreTrainedModel = model.to(dtype).eval()
+    model: Any = transformers.WhisperForConditionalGeneration(config)
+    initialised: transformers.PreTrainedModel = model.to(dtype).eval()
     return initialised
 
 
@@ -210,12 +186,14 @@ def _make_talkative(decoder: Any, end: int, endings: float) -> None:
         layer.encoder_attn.q_proj.weight.mul_(10)
 
 
-def feature_extractor_of(shape: Published) -> WhisperFeatureExtractor:
+def feature_extractor_of(shape: Published) -> transformers.WhisperFeatureExtractor:
     """Whisper's log-mel features, for windows as long as the encoder's."""
-    return WhisperFeatureExtractor(feature_size=shape.mel_bins, chunk_length=shape.seconds)
+    return transformers.WhisperFeatureExtractor(
+        feature_size=shape.mel_bins, chunk_length=shape.seconds
+    )
 
 
-def without_layers(model: WhisperModel, kept: tuple[int, ...]) -> PreTrainedModel:
+def without_layers(model: WhisperModel, kept: tuple[int, ...]) -> transformers.PreTrainedModel:
     """The model with some of its decoder's layers, as Distil-Whisper's training starts."""
     config = copy.deepcopy(model.config)
     config.decoder_layers = len(kept)
@@ -233,7 +211,7 @@ def without_layers(model: WhisperModel, kept: tuple[int, ...]) -> PreTrainedMode
     return smaller
 
 
-def save(folder: Path, shape: Published, model: PreTrainedModel | None = None) -> Path:
+def save(folder: Path, shape: Published, model: transformers.PreTrainedModel | None = None) -> Path:
     """Write a checkpoint that the Auto classes load, and return its folder."""
     (model or model_of(shape)).save_pretrained(folder)
     tokenizer_of(shape).save_pretrained(folder)
@@ -242,7 +220,7 @@ def save(folder: Path, shape: Published, model: PreTrainedModel | None = None) -
 
 
 def loaded(shape: Published, seed: int = 1, dtype: torch.dtype = torch.float64) -> WhisperModels:
-    """The same as `load_whisper` of such a checkpoint, without a disk between."""
+    """Return what `load_whisper` returns for such a checkpoint, without writing a file."""
     model, tokenizer = model_of(shape, seed, dtype=dtype), tokenizer_of(shape)
     vocabulary = read_special_tokens("tiny", model.config, model.generation_config, tokenizer)
     return WhisperModels("tiny", model, tokenizer, feature_extractor_of(shape), vocabulary)
@@ -253,7 +231,7 @@ def noise(seconds: float, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(0, 0.1, int(seconds * 16_000)).astype(np.float32)
 
 
-def hears_sound(samples: NDArray[np.float32]) -> tuple[Span, ...]:
+def hears_sound(samples: NDArray[np.float32]) -> tuple[SampleSpan, ...]:
     """A speech detector for tests: all but digital silence is speech, noise too."""
     steps = np.pad(samples, (0, -len(samples) % STEP)).reshape(-1, STEP)
     return find_speech(steps.any(axis=1).astype(np.float32), len(samples))

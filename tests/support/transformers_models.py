@@ -1,7 +1,5 @@
 """Models as transformers' own modules, which generate, are trained and are saved."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -2,25 +2,38 @@
 
 A separate channel counts as one speaker, and word times alone show overlap between channels. If
 diarization finds several speakers on a channel, their names begin with the channel's name. A
-speaker who matches a known voice has the known name.
+speaker who matches a known voice has the known name. A text of the client may have named turns.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 
 from config import InferenceConfig
-from diarization_utils import as_word, attribute, during, segment_per_chunk, speaker_segments
-from whosaid.answer.response import Answer, clamp_times
-from whosaid.diarization.diarizer import Diarization
+from diarization_utils import (
+    as_word,
+    attribute,
+    during,
+    segment_per_chunk,
+    speaker_segments,
+    with_names,
+    with_voices,
+)
+from whosaid.answer.phrases import count_letters
+from whosaid.answer.response import Answer, clamp_times, words_by_start
+from whosaid.diarization.diarizer import Diarization, add_labels
 from whosaid.diarization.known_speakers import KnownVoices, name_speakers
+from whosaid.payload.named_text import GivenTurn
 from whosaid.transcript import (
     Channel,
     Chunk,
     DecodeStats,
-    KnownSpeaker,
+    SpeakerMatch,
+    SpeakerSegment,
     SpeakerTurn,
     Transcript,
     Word,
@@ -44,8 +57,10 @@ def attributed(
     `transcripts` and `diarizations` have an entry for each separate channel, or one entry for mixed
     channels. A diarization is None if the request is not diarized.
     """
+    if given := config.given_turns:
+        return _by_text(duration, transcripts[0], given)
     answers = [
-        _channel_answer(duration, transcript, diarization, known, config.known_speaker_threshold)
+        _channel_answer(duration, transcript, diarization, known, config)
         for transcript, diarization in zip(transcripts, diarizations, strict=True)
     ]
     answer = answers[0]
@@ -54,11 +69,48 @@ def attributed(
         answer = joined(answers, config.channel_names or names)
     if answer.turns is None:
         return answer
-    chunks = answer.transcript.chunks
+    return replace(answer, segments=_segments(answer.transcript.chunks, config))
+
+
+def _by_text(duration: float, transcript: Transcript, given: Sequence[GivenTurn]) -> Answer:
+    """Return the answer whose segments are the spoken words of the turns `given` by the client."""
+    ends = [*accumulate(count_letters(turn.text) for turn in given)]
+    unspoken = deque(transcript.unspoken)
+    letters = spoken = 0  # so far
+    owned: list[list[Word]] = [[] for _ in given]
+    chunks = []
+    for chunk in transcript.chunks:
+        words = []
+        for word in chunk.words or [as_word(chunk)]:
+            while unspoken and unspoken[0].before == spoken:
+                letters += sum(map(count_letters, unspoken.popleft().words))
+            place = min(bisect_right(ends, letters), len(given) - 1)
+            words.append(replace(word, speaker=given[place].speaker))
+            owned[place].append(words[-1])
+            letters += count_letters(word.text)
+            spoken += 1
+        chunks.append(replace(chunk, words=tuple(words)))
+    segments = [
+        SpeakerSegment(
+            words[0].speaker,
+            "".join(word.text for word in words),
+            words[0].start,
+            words[-1].end,
+            tuple(words),
+            words[0].language,
+        )
+        for words in filter(None, owned)
+    ]
+    turns = [turn for each in segments if each.speaker for turn in _turns(each.words)]
+    warnings = (*transcript.warnings, *transcript.unwritten_warning)
+    return Answer(duration, replace(transcript, chunks=tuple(chunks)), segments, turns, warnings)
+
+
+def _segments(chunks: Sequence[Chunk], config: InferenceConfig) -> list[SpeakerSegment]:
     segments = speaker_segments(chunks) if config.group_by_speaker else segment_per_chunk(chunks)
     if any(chunk.voice for chunk in chunks):
         segments = [replace(each, voice=each.speaker or "") for each in segments]
-    return replace(answer, segments=segments)
+    return segments
 
 
 def _channel_answer(
@@ -66,19 +118,38 @@ def _channel_answer(
     transcript: Transcript,
     diarization: Diarization | None,
     known: KnownVoices,
-    threshold: float | None,
+    config: InferenceConfig,
 ) -> Answer:
-    """Return one channel's answer, without segments."""
-    naming = name_speakers(diarization, known, threshold)
+    """Return one channel's answer, without segments.
+
+    Speakers are numbered in the order in which their words begin in the response; voices without
+    words follow. Known names replace the labels then.
+    """
+    labels: dict[str, str] = {}
+    chunks: Sequence[Chunk] = transcript.chunks
+    if diarization is not None:
+        chunks = attribute(chunks, diarization.turns, diarization.exclusive)
+        diarization = replace(diarization, turns=tuple(with_voices(diarization.turns, chunks)))
+        shown = _in_order(clamp_times(chunks, duration)) if config.separate else chunks
+        words = words_by_start(_segments(shown, config), duration)
+        add_labels(labels, (word.speaker for word in words))
+        add_labels(labels, (turn.speaker for turn in diarization.turns))
+        diarization = diarization.renamed(labels)
+    naming = name_speakers(diarization, known, config.known_speaker_threshold)
     turns, named = None, naming.diarization
     if named is not None:
         turns = named.turns
-        names = {each.label: each.name for each in naming.known_speakers if each.matched}
-        heard = [
-            replace(each, voice=names.get(each.voice, each.voice)) for each in transcript.chunks
+        matched = {each.label: each.name for each in naming.known_speakers if each.matched}
+        names = {raw: matched.get(label, label) for raw, label in labels.items()}
+        chunks = [
+            replace(
+                each,
+                voice=names.get(each.voice or "", each.voice),
+                words=with_names(each.words, names),
+            )
+            for each in chunks
         ]
-        chunks = attribute(heard, named.turns, named.exclusive)
-        transcript = replace(transcript, chunks=chunks)
+        transcript = replace(transcript, chunks=tuple(chunks))
     from_diarizer = diarization.warnings if diarization else ()
     warnings = (
         *transcript.warnings,
@@ -123,16 +194,19 @@ def joined(answers: Sequence[Answer], names: Sequence[str]) -> Answer:
 def _speaker_names(answer: Answer, channel: str) -> Rename:
     """Return a function from a channel's labels to names.
 
-    A known speaker keeps the known name. A speaker alone on the channel has the channel's name, and
-    so has a word in no turn.
+    A known speaker keeps the known name. The only speaker with words on the channel has the
+    channel's name, and so has a word in no turn.
     """
     known = {each.name for each in answer.known_speakers}  # no name looks like a label
-    labels = {turn.speaker for turn in answer.turns or ()}
+    voices = {turn.speaker for turn in answer.turns or ()}
+    words = [word for chunk in answer.transcript.chunks for word in chunk.words]
+    speaking = {word.speaker for word in words if word.speaker} or voices
 
     def rename(label: str | None) -> str:
         if label in known:
             return str(label)
-        return channel if label is None or len(labels) < 2 else f"{channel}_{label}"
+        alone = len(speaking) < 2 and label not in voices - speaking
+        return channel if label is None or alone else f"{channel}_{label}"
 
     return rename
 
@@ -188,7 +262,11 @@ def _mark_overlap(channels: Sequence[Sequence[Chunk]]) -> tuple[Chunk, ...]:
         pairs = zip(words[channel], during(words[channel], others), strict=True)
         own = iter([replace(word, overlap=word.overlap or over) for word, over in pairs])
         marked += (replace(chunk, words=tuple(islice(own, len(chunk.words)))) for chunk in chunks)
-    return tuple(sorted(marked, key=lambda chunk: (chunk.start, chunk.end)))
+    return _in_order(marked)
+
+
+def _in_order(chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:
+    return tuple(sorted(chunks, key=lambda chunk: (chunk.start, chunk.end)))
 
 
 def _joined_transcript(transcripts: Sequence[Transcript], chunks: tuple[Chunk, ...]) -> Transcript:
@@ -212,7 +290,7 @@ def _joined_transcript(transcripts: Sequence[Transcript], chunks: tuple[Chunk, .
     )
 
 
-def _best_matches(channels: Sequence[Sequence[KnownSpeaker]]) -> tuple[KnownSpeaker, ...]:
+def _best_matches(channels: Sequence[Sequence[SpeakerMatch]]) -> tuple[SpeakerMatch, ...]:
     return tuple(
         max(each, key=lambda known: (known.matched, known.similarity or -1.0))
         for each in zip(*channels, strict=True)

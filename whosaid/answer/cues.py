@@ -1,10 +1,10 @@
 """Divides words into subtitle cues, each with its lines and times.
 
 Cues are made of words, not of chunks, so that a cue has one speaker and no line is too wide. By
-default a cue is shown from the start of its first word to the end of its last. A short cue stays up
-to the next cue, so that it can be read; at the end of the audio it appears earlier. The limits are
-those of most style guides (Netflix's "Timed Text Style Guide": 42 characters a line, two lines, 5/6
-of a second to 7 seconds).
+default a cue is shown from the start of its first word to the end of its last, and in the silence
+around them for as long as it takes to read. The limits are those of most style guides (Netflix's
+"Timed Text Style Guide": 42 characters a line, two lines, 5/6 of a second to 7 seconds). Of all
+divisions within them, that of the least cost is made.
 
 If a client sets one of openai/whisper's limits, cues are openai/whisper's (`utils.py`,
 `SubtitlesWriter`): one cue for each segment, and a change of speaker starts a segment. If the
@@ -17,16 +17,34 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise, starmap, zip_longest
 from math import inf
 
 from config import InferenceConfig
+from whosaid.answer.phrases import (
+    MAX_COLUMNS,
+    Phrase,
+    count_letters,
+    display_width,
+    on_one_line,
+    phrases_of,
+    share_time,
+    split_word,
+)
 from whosaid.transcript import Word, sentence_ends_between
 
-MAX_COLUMNS, MAX_LINES = 42, 2
+MAX_LINES = 2
 MIN_SECONDS, MAX_SECONDS = 5 / 6, 7.0
 TICK = 0.001  # seconds; the resolution of SRT and VTT
 MAX_PAUSE = 1.0  # seconds without speech after which a new cue begins
+MAX_LEAD = 0.5  # seconds that a cue begins before its speech so that it can be read
+READABLE = 17 / 20  # share of the time to read that most readers need
+# Costs of a cue, beside 1: it ends after a comma, or elsewhere within a sentence; it is too short
+# (plus the missing share), too fast to be read (times the missing share), long (times the square of
+# its share of all columns), one word, or one word of a sentence; it has two sentences, and a pause
+# between them (times its seconds).
+CLAUSE, WITHIN, SHORT, FAST, LONG = 1, 3, 6, 8, 2
+WORD_ALONE, PART_ALONE, SENTENCES, PAUSE = 1, 6, 1.5, 4
 LONG_PAUSE = 3.0  # seconds between starts of words; openai/whisper's limit for text that flows on
 
 # openai/whisper's limits. A line has at most so many characters, name included, unless one word is
@@ -73,35 +91,37 @@ def make_cues(
     share it equally.
     """
     shortest, longest = MIN_SECONDS, MAX_SECONDS
-    texts: list[tuple[Line, ...]]
+    texts: list[tuple[tuple[Line, ...], float]]
     if any(getattr(layout, name) is not None for name in LIMITS):
         shortest, longest = 0.0, inf
-        texts = [tuple(lines) for lines in _fill_cues(words, named, layout, segments)]
+        texts = [(tuple(lines), 0.0) for lines in _fill_cues(words, named, layout, segments)]
     else:
-        texts = [_break_lines(group, named) for group in _group_words(words, named)]
-    groups = [[word for line in lines for word in line] for lines in texts]
+        texts = [*_lay_out(words, named, duration)]
+    groups = [[word for line in lines for word in line] for lines, _ in texts]
     tick = min(TICK, duration / max(1, len(groups)))
-    starts = [*_start_times(groups, duration, shortest, longest), duration]
+    needs = [min(longest, max(shortest, seconds)) for _, seconds in texts]
+    starts = [*_start_times(groups, needs, duration, shortest, longest), duration]
     made: list[Cue] = []
-    for index, group in enumerate(groups):
+    for index, (group, (lines, _)) in enumerate(zip(groups, texts, strict=True)):
         following = len(groups) - index - 1
         previous_end = made[-1].end if made else 0.0
         start = max(previous_end, min(starts[index], duration - (following + 1) * tick))
         spoken_until = min(group[-1].end, start + longest)
-        read_until = max(spoken_until, start + shortest)
+        read_until = max(spoken_until, start + needs[index])
         end = max(start + tick, min(read_until, starts[index + 1]))
         end = min(round(end, 3), duration - following * tick)
-        made.append(Cue(texts[index], start, end, named))
+        made.append(Cue(lines, start, end, named))
     return made
 
 
 def _start_times(
-    groups: Sequence[Line], duration: float, shortest: float, longest: float
+    groups: Sequence[Line], needs: Sequence[float], duration: float, shortest: float, longest: float
 ) -> list[float]:
-    """Return the start of each cue: its first word's, or earlier at the end of the audio.
+    """Return the start of each cue: its first word's, or earlier if there is no time after it.
 
-    Cues that begin less than `shortest` seconds before the end share the time from the end of the
-    speech before them to the end of the audio.
+    A cue with less than `shortest` seconds until the next one begins in the silence before it, and
+    by up to MAX_LEAD a cue with less than its entry of `needs`. Cues that begin less than
+    `shortest` before the end of the audio share the time from the end of the speech before them.
     """
     starts = [group[0].start for group in groups]
     on_time = sum(start <= duration - shortest for start in starts)
@@ -113,7 +133,16 @@ def _start_times(
     earlier = [
         min(start, duration - (len(late) - index) * share) for index, start in enumerate(late)
     ]
-    return [round(start, 3) for start in (*starts[:on_time], *earlier)]
+    starts = [*starts[:on_time], *earlier, duration]
+    for index in range(on_time - 1, -1, -1):
+        start, following, free, read = starts[index], starts[index + 1], 0.0, 0.0
+        if index:
+            before = starts[index - 1]
+            free = max(groups[index - 1][-1].end, before + shortest)
+            read = max(free, before + needs[index - 1])
+        read = max(read, start - MAX_LEAD, following - needs[index])
+        starts[index] = min(start, max(free, following - shortest), read)
+    return [round(start, 3) for start in starts[:-1]]
 
 
 def _fill_cues(
@@ -128,7 +157,7 @@ def _fill_cues(
         before = cue[-1][-1] if cue else None
         another = before is not None and before.speaker != word.speaker
         in_segment = 0 if another or letters in segments else in_segment + 1
-        letters += _count_letters(word.text)
+        letters += count_letters(word.text)
         begins = another or (not flows and in_segment % (layout.max_words_per_line or inf) == 0)
         pause = flows and before is not None and word.start - before.start > LONG_PAUSE
         longer = len(_join([*cue[-1], word], named and len(cue) == 1)) if cue else 0
@@ -144,106 +173,126 @@ def _fill_cues(
 
 def segment_starts(texts: Iterable[str]) -> frozenset[int]:
     """Return the number of letters, without spaces, that precede each text."""
-    return frozenset(accumulate(map(_count_letters, texts), initial=0))
-
-
-def _count_letters(text: str) -> int:
-    return sum(map(len, text.split()))
+    return frozenset(accumulate(map(count_letters, texts), initial=0))
 
 
 def _timed_words(words: Iterable[Word]) -> Iterator[Word]:
     """Yield single words; the words of a block without word times share its time."""
     for word in words:
-        yield from _share_time(word, re.findall(r"\s*\S+\s*", word.text))
+        yield from share_time(word, re.findall(r"\s*\S+\s*", word.text))
 
 
-def _group_words(words: Iterable[Word], named: bool) -> Iterator[list[Word]]:
-    group: list[Word] = []
-    for word in _split_words(words, named):
-        if group and (
-            _begins_cue(group, word) or len(_fill_lines([*group, word], named)) > MAX_LINES
-        ):
-            yield group
-            group = []
-        group.append(word)
-    if group:
-        yield group
+def _lay_out(
+    words: Iterable[Word], named: bool, duration: float
+) -> Iterator[tuple[tuple[Line, ...], float]]:
+    """Yield the lines of each cue, and the seconds in which it is read."""
+    runs: list[list[Word]] = []
+    for word in _fitting_words(words, named):
+        before = runs[-1][-1] if runs else None
+        if before is None or word.speaker != before.speaker or word.start - before.end > MAX_PAUSE:
+            runs.append([])
+        runs[-1].append(word)
+    spoken_until = 0.0
+    for run, following in zip_longest(runs, runs[1:]):
+        name = display_width(name_prefix(run[0], named))
+        phrases = phrases_of(run, max(MAX_COLUMNS - name, MAX_COLUMNS // 4))
+        deadline = following[0].start if following else duration
+        for cue in _Division(phrases, name, spoken_until, deadline).cues():
+            yield _break_lines(cue, name), sum(each.seconds for each in cue)
+            spoken_until = max(run[-1].end, cue[0].words[0].start + MIN_SECONDS)
 
 
-def _begins_cue(group: Line, word: Word) -> bool:
-    before = group[-1]
-    return (
-        word.speaker != before.speaker
-        or word.start - before.end > MAX_PAUSE
-        or word.end - group[0].start > MAX_SECONDS
-        or sentence_ends_between(before, word)
-    )
-
-
-def _fill_lines(words: Line, named: bool) -> list[Line]:
-    """Break words greedily into lines of at most MAX_COLUMNS."""
-    lines: list[Line] = []
-    first = 0
-    for index in range(1, len(words)):
-        name_line = named and first == 0
-        if display_width(_join(words[first : index + 1], name_line)) > MAX_COLUMNS:
-            lines.append(words[first:index])
-            first = index
-    return [*lines, words[first:]]
-
-
-def _break_lines(group: Line, named: bool) -> tuple[Line, ...]:
-    """Return one line if the words fit, else the two lines whose wider line is narrowest."""
-    lines = _fill_lines(group, named)
-    if len(lines) == 1:
-        return tuple(lines)
-    splits = [(group[:index], group[index:]) for index in range(1, len(group))]
-    return min(
-        splits,
-        key=lambda split: max(
-            display_width(_join(split[0], named)), display_width(_join(split[1], False))
-        ),
-    )
-
-
-def _split_words(words: Iterable[Word], named: bool) -> Iterator[Word]:
-    """Drop empty words, and split words that are too wide for a line."""
+def _fitting_words(words: Iterable[Word], named: bool) -> Iterator[Word]:
+    """Yield the words, too wide ones in parts; none is empty, and spaces stand before words."""
+    space = ""
     for word in words:
-        columns = MAX_COLUMNS - display_width(name_prefix(word, named))
-        yield from _share_time(word, _split_text(word.text, columns))
+        for part in split_word(word, MAX_COLUMNS - display_width(name_prefix(word, named))):
+            text = space + part.text
+            space = text[len(text.rstrip()) :]
+            if text.strip():
+                yield replace(part, text=text.rstrip())
 
 
-def _share_time(word: Word, parts: Sequence[str]) -> Iterator[Word]:
-    """Yield the parts as words that share the time of `word` in proportion to their letters."""
-    seconds_per_letter = (word.end - word.start) / max(1, sum(map(len, parts)))
-    start = word.start
-    for part in parts:
-        end = start + len(part) * seconds_per_letter
-        yield replace(word, text=part, start=start, end=end)
-        start = end
+class _Division:
+    """Divides the `phrases` of one speaker, without long pauses, into cues of the least cost.
 
-
-def _split_text(text: str, columns: int) -> list[str]:
-    """Split text wider than `columns` at spaces, and its parts that are too wide for any line.
-
-    A block without word times is one long text.
+    `name` is the width of the speaker's name. The cue before needs the time until `spoken_until`;
+    other speech begins at `deadline`.
     """
-    if display_width(text.strip()) <= columns:
-        return [text] if text.strip() else []
-    parts: list[str] = []
-    for part in re.findall(r"\s*\S+\s*", text):
-        parts += [part] if display_width(part.strip()) <= MAX_COLUMNS else _cut_up(part)
-    return parts
+
+    def __init__(
+        self, phrases: Sequence[Phrase], name: int, spoken_until: float, deadline: float
+    ) -> None:
+        self._phrases, self._name = phrases, name
+        self._starts = [*(each.words[0].start for each in phrases), deadline]
+        self._ends = [spoken_until, *(each.words[-1].end for each in phrases)]
+        self._breaks = [0.0, *starmap(_break_cost, pairwise(phrases)), 0.0]
+
+    def cues(self) -> list[Sequence[Phrase]]:
+        """Return the cues of the least total cost, by dynamic programming over their ends."""
+        least = [0.0] + [inf] * len(self._phrases)
+        begins = [0] * len(least)
+        for first in range(len(self._phrases)):
+            for after, cost in self._costs(first):
+                if least[first] + cost < least[after]:
+                    least[after], begins[after] = least[first] + cost, first
+        ends = [len(self._phrases)]
+        while ends[-1]:
+            ends.append(begins[ends[-1]])
+        return [self._phrases[first:after] for first, after in pairwise(ends[::-1])]
+
+    def _costs(self, first: int) -> Iterator[tuple[int, float]]:
+        """Yield each end of a cue that begins with phrase `first`, and the cue's cost."""
+        lines, columns, total, seconds, joined = 1, self._name, 0, 0.0, 0.0
+        for last in range(first, len(self._phrases)):
+            phrase, after = self._phrases[last], last + 1
+            added = phrase.columns + (phrase.spaced and last > first)
+            if last > first:
+                if columns + added > MAX_COLUMNS:
+                    lines, columns, added = lines + 1, 0, phrase.columns
+                if lines > MAX_LINES or self._ends[after] - self._starts[first] > MAX_SECONDS:
+                    return
+                if not self._breaks[last]:
+                    joined += SENTENCES + PAUSE * max(0.0, self._starts[last] - self._ends[last])
+            columns, total, seconds = columns + added, total + added, seconds + phrase.seconds
+            yield after, joined + self._cost(first, after, total, seconds)
+
+    def _cost(self, first: int, after: int, columns: int, seconds: float) -> float:
+        """Return the cost of a cue of phrases `first` to before `after`."""
+        start, shown = self._starts[first], self._starts[after] - self._starts[first]
+        # Later silences are for the cues before them.
+        silence = 0.0 if first else max(0.0, start - self._ends[0])
+        short = max(0.0, 1 - (shown + silence) / MIN_SECONDS)
+        needed = max(TICK, min(seconds, MAX_SECONDS))
+        fast = max(0.0, READABLE - (shown + min(silence, MAX_LEAD)) / needed)
+        cost = 1 + self._breaks[after] + (short > TICK) * (SHORT + short) + FAST * fast
+        if after - first == 1 and columns <= MAX_COLUMNS // 2:
+            cost += PART_ALONE if self._breaks[first] or self._breaks[after] else WORD_ALONE
+        # Parts of a long sentence become similarly long.
+        return cost + LONG * (columns / (MAX_LINES * MAX_COLUMNS)) ** 2
 
 
-def _cut_up(text: str) -> list[str]:
-    """Cut text into quarter lines, which fill lines well; never cut before a combining mark."""
-    parts = [""]
-    for letter in text:
-        if len(parts[-1]) >= MAX_COLUMNS // 4 and unicodedata.category(letter)[0] not in "MZ":
-            parts.append("")
-        parts[-1] += letter
-    return parts
+def _break_cost(before: Phrase, after: Phrase) -> float:
+    """Return the cost of a cue that ends with one phrase; none between sentences."""
+    word, following = before.words[-1], after.words[0]
+    continues = following.text.strip()[:1].islower()
+    if sentence_ends_between(word, following) and not continues:
+        return 0.0
+    last = word.text.strip()[-1]
+    return CLAUSE if unicodedata.category(last)[0] == "P" and last != "-" else WITHIN
+
+
+def _break_lines(phrases: Sequence[Phrase], name: int) -> tuple[Line, ...]:
+    """Return one line if the phrases fit, else the two lines whose wider line is narrowest."""
+    splits = [(phrases[:index], phrases[index:]) for index in range(1, len(phrases))]
+    if name + _width(phrases) <= MAX_COLUMNS or not splits:
+        splits = [(phrases, [])]
+    lines = min(splits, key=lambda split: max(name + _width(split[0]), _width(split[1])))
+    return tuple([word for phrase in line for word in phrase.words] for line in lines if line)
+
+
+def _width(phrases: Sequence[Phrase]) -> int:
+    return sum(each.columns for each in phrases) + sum(each.spaced for each in phrases[1:])
 
 
 def _join(words: Line, named: bool) -> str:
@@ -253,13 +302,3 @@ def _join(words: Line, named: bool) -> str:
 
 def name_prefix(word: Word, named: bool) -> str:
     return f"{word.speaker}: " if named and word.speaker else ""
-
-
-def on_one_line(text: str) -> str:
-    """Join the words with single spaces: line breaks and tabs are syntax in every format."""
-    return " ".join(text.split())
-
-
-def display_width(text: str) -> int:
-    """Return the width of `text` in columns; East Asian wide characters take two."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

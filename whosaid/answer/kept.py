@@ -13,22 +13,25 @@ parameters, and has the requested formats or the words to make them from.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
-from itertools import pairwise
 from typing import Any
 
-from config import InferenceConfig
-from whosaid.answer.cues import LAYOUT
-from whosaid.answer.subtitles import FORMATS, Rendering
-from whosaid.transcript import Chunk, SpeakerSegment, Word, by_channel
+from config import InferenceConfig, OutputFormat
+from whosaid.answer.cues import LAYOUT as OF_CUES
+from whosaid.answer.formats import FORMATS
+from whosaid.answer.rendering import LAYOUT, read_rendering
 
 # Parameters and models that change only the speed.
 SPEED = ("batch_size", "assisted", "assistant_model")
 # Detail of the times, by `return_timestamps`; an answer also serves requests for less detail.
 DETAIL = {False: 0, True: 1, "segment": 1, "word": 2}
 # Formats made of words, and of segments. RTTM needs turns, which a JSON answer does not have.
-BY_WORD, BY_SEGMENT = frozenset(("srt", "vtt")), frozenset(("txt", "tsv"))
+BY_WORD: frozenset[OutputFormat] = frozenset(("srt", "vtt"))
+BY_SEGMENT: frozenset[OutputFormat] = frozenset(("txt", "md", "docx", "html", "tsv"))
+LAYOUTS = {"srt": OF_CUES, "vtt": OF_CUES, "txt": ("txt_times",)}
+# Formats that commands make from an answer instead of requesting them.
+DOCUMENTS = BY_SEGMENT - {"txt", "tsv"}
 NOT_SAID = "does not say how it was made"
 NO_WORDS = "has no word times"
 CHANGED = "is for an earlier version of the recording"
@@ -63,7 +66,7 @@ def is_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """The models and parameters that a run wants for every recording.
 
     `models` are names by the field of ModelSettings, or a server's description of its models; None
@@ -90,6 +93,8 @@ class Request:
         except (TypeError, ValueError, AttributeError):
             return NOT_SAID
         now, wanted_detail = _deciding(_without_clips(self.parameters))
+        if now["text"] is None:  # a corrected text stays
+            before["text"] = None
         if changed := [name for name in now if now[name] != before[name]]:
             return f"was made with other parameters ({', '.join(changed)})"
         if changed := list(_changed_models(made["models"], self.models, now["diarize"])):
@@ -99,23 +104,56 @@ class Request:
     def laid_out(self, answer: Answer, formats: Collection[str]) -> Answer:
         """Return the answer; add all `formats` that can be made from it to its `output`.
 
-        If the formats include subtitles, existing subtitles get the requested layout.
+        If the formats include one with a layout, existing ones get the requested layout.
         """
         made, output = answer["made_with"], dict(answer.get("output") or {})
-        layout, before = _layout(self.parameters), made["parameters"]
-        if not BY_WORD.isdisjoint(formats) and _layout(before) != layout:
-            existing = BY_WORD.intersection(output)
-            output = {name: text for name, text in output.items() if name not in BY_WORD}
+        layout, before = layout_of(self.parameters), made["parameters"]
+        old = layout_of(before)
+        changed = {
+            form
+            for form, names in LAYOUTS.items()
+            if any(getattr(layout, name) != getattr(old, name) for name in names)
+        }
+        if not changed.isdisjoint(formats):
+            existing = changed.intersection(output)
+            output = {name: text for name, text in output.items() if name not in changed}
             others = {name: each for name, each in before.items() if name not in LAYOUT}
             parameters = others | _layout_parameters(self.parameters)
             made, formats = {**made, "parameters": parameters}, {*formats, *existing}
         missing = {*formats} - output.keys()
         if not missing:
             return answer
-        if found := missing & (BY_SEGMENT | (BY_WORD if "words" in answer else frozenset())):
-            rendering = _rendering(answer, layout)
-            output |= {name: FORMATS[name](rendering) for name in FORMATS if name in found}
+        output |= rendered(answer, missing, layout)
         return {**answer, "made_with": made, "output": output}
+
+
+def is_corrected(answer: Mapping[str, Any]) -> bool:
+    """Return whether an answer has a text of the client."""
+    made = answer.get("made_with") or {}
+    return (made.get("parameters") or {}).get("text") is not None
+
+
+def with_documents(
+    answer: Answer, formats: Collection[str], parameters: Mapping[str, Any]
+) -> Answer:
+    """Return the answer with those of `formats` that are DOCUMENTS, for a request's parameters."""
+    texts = rendered(answer, DOCUMENTS.intersection(formats), layout_of(parameters))
+    return {**answer, "output": {**(answer.get("output") or {}), **texts}} if texts else answer
+
+
+def rendered(
+    answer: Mapping[str, Any], formats: Collection[str], layout: InferenceConfig
+) -> dict[str, str]:
+    """Return those of `formats` that can be made from an answer's JSON, in order of FORMATS."""
+    possible = BY_SEGMENT | BY_WORD if "words" in answer else BY_SEGMENT
+    names = [name for name in FORMATS if name in formats and name in possible]
+    if not names:
+        return {}
+    told = answer.get("recording")
+    if layout.recording_name is None and isinstance(told, dict) and told.get("name"):
+        layout = layout.model_copy(update={"recording_name": told["name"]})
+    rendering = read_rendering(answer, layout)
+    return {name: FORMATS[name](rendering) for name in names}
 
 
 def _without_clips(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,46 +204,5 @@ def _layout_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: each for name, each in parameters.items() if name in LAYOUT}
 
 
-def _layout(parameters: Mapping[str, Any]) -> InferenceConfig:
+def layout_of(parameters: Mapping[str, Any]) -> InferenceConfig:
     return InferenceConfig.read(_layout_parameters(parameters))
-
-
-def _rendering(answer: Answer, layout: InferenceConfig) -> Rendering:
-    """Return the content of all formats but RTTM. Speakers whose segments overlap are voices."""
-    segments, chunks = [], []
-    for each in answer["speakers"]:
-        (start, end), own = each["timestamp"], tuple(map(_word, each.get("words", ())))
-        segment = SpeakerSegment(each["speaker"], each["text"], start, end, own)
-        segments.append(replace(segment, channel=each.get("channel")))
-    overlap = any(
-        second.start < first.end
-        for of_channel in by_channel(segments).values()
-        for first, second in pairwise(of_channel)
-    )
-    words = [] if segments else [_word(each) for each in answer.get("words", ())]
-    if overlap:
-        segments = [replace(each, voice=each.speaker or "") for each in segments]
-        words = [word for each in segments for word in each.words]
-    for each in answer["chunks"]:
-        (start, end), text = each["timestamp"], each["text"]
-        of_chunk = tuple(_words_of(text, words))
-        chunks.append(Chunk(text, start, end, words=of_chunk, channel=each.get("channel")))
-    return Rendering(answer["duration"], chunks, segments, layout=layout)
-
-
-def _words_of(text: str, words: list[Word]) -> Iterator[Word]:
-    """Remove the words of a chunk's `text` from `words` and yield them. The words of other voices,
-    which may come between them, stay.
-    """
-    place = 0
-    while text and place < len(words):
-        if words[place].text and text.startswith(words[place].text):
-            text = text.removeprefix(words[place].text)
-            yield words.pop(place)
-        else:
-            place += 1
-
-
-def _word(each: Mapping[str, Any]) -> Word:
-    start, end = each["timestamp"]
-    return Word(each["word"], start, end, each.get("speaker"), overlap=each.get("overlap", False))

@@ -12,12 +12,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from config import InferenceConfig
-from whosaid.answer.subtitles import FORMATS, Rendering
+from whosaid.answer.formats import FORMATS
+from whosaid.answer.rendering import Rendering
 from whosaid.transcript import (
     Block,
     Channel,
     Chunk,
-    KnownSpeaker,
+    SpeakerMatch,
     SpeakerSegment,
     SpeakerTurn,
     Transcript,
@@ -49,7 +50,7 @@ class Answer:
     segments: Sequence[SpeakerSegment] | None = None
     turns: Sequence[SpeakerTurn] | None = None
     warnings: tuple[str, ...] = ()
-    known_speakers: tuple[KnownSpeaker, ...] = ()
+    known_speakers: tuple[SpeakerMatch, ...] = ()
     channels: tuple[Channel, ...] = ()
     voices: Mapping[str, Voice] = field(default_factory=dict, repr=False)
 
@@ -117,7 +118,7 @@ def unwritten_json(unwritten: Sequence[Unwritten], duration: float) -> list[dict
     ]
 
 
-def known_speakers_json(known: Sequence[KnownSpeaker]) -> list[dict[str, Any]]:
+def known_speakers_json(known: Sequence[SpeakerMatch]) -> list[dict[str, Any]]:
     return [asdict(each) | {"similarity": _rounded(each.similarity)} for each in known]
 
 
@@ -163,6 +164,8 @@ def _word_json(
         "probability": _rounded(word.probability),
         **_language_json(word, config),
     }
+    if word.heard is not None:
+        entry["heard"] = word.heard
     if has_speakers:
         entry["speaker"], entry["overlap"] = word.speaker, word.overlap
     return entry | _channel_json(channel)
@@ -178,6 +181,12 @@ def _channel_json(channel: int | None) -> dict[str, Any]:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(float(value), 4)
+
+
+def words_by_start(segments: Sequence[SpeakerSegment], duration: float) -> list[Word]:
+    """Return all words of the segments with clamped times, in the order of the response."""
+    segments = sorted(clamp_times(segments, duration), key=lambda each: each.start)
+    return sorted((word for each in segments for word in each.words), key=lambda word: word.start)
 
 
 def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:

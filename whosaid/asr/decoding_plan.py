@@ -1,7 +1,5 @@
 """Options of a transcription, and the plan by which a recording in known languages is decoded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,6 +7,7 @@ from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.frontend.vad import DEFAULT_OPTIONS, VadOptions
+from whosaid.asr.hotwords import HotWordProposer, HotWords
 from whosaid.asr.language_timeline import LanguageTimeline
 from whosaid.asr.output.chunks import ChunkReader
 from whosaid.payload.languages import ENGLISH, language_name
@@ -19,9 +18,10 @@ class TranscriptionOptions:
     """How a recording is transcribed.
 
     `language` is a code or a name. None detects it: once, or with `multilingual` for each part of
-    the recording. `prompt` and `hotwords` precede every window as previous text (Whisper's
-    `initial_prompt`), for style and spelling. `text` is a transcript from the client, whose words
-    the result has (`asr.given_text`). `decode` holds the engine's options; without a `fallback`
+    the recording. `prompt` precedes every window as previous text (Whisper's `initial_prompt`), for
+    style and spelling. `hotwords` may replace unsure words that sound alike (`asr.hotwords`).
+    `text` is a transcript from the client, whose words the result has (`asr.given_text`), without
+    hot words. `decode` holds the engine's options; without a `fallback`
     there, the transcriber's is used. `vad` says what counts as speech; None means everything.
     """
 
@@ -30,7 +30,7 @@ class TranscriptionOptions:
     multilingual: bool = False
     chunk_length_s: int = 30
     prompt: str = ""
-    hotwords: tuple[str, ...] = ()
+    hotwords: HotWords = field(default_factory=HotWords)
     text: str = ""
     decode: DecodeOptions = field(default_factory=DecodeOptions)
     vad: VadOptions | None = DEFAULT_OPTIONS
@@ -79,6 +79,8 @@ class Planner:
             reason = "the model is English-only" if english_only else "the language was given"
             warnings += (f"multilingual: {reason}; other languages were not detected",)
         decode = replace(asked, timestamps=_decodes_timestamps(asked), assisted=assisted)
+        if options.hotwords.phrases and not options.text:
+            decode = replace(decode, proposer=HotWordProposer(self.models, options.hotwords))
         return DecodingPlan(
             decode,
             timeline,
@@ -126,29 +128,15 @@ class Planner:
         return None
 
     def _previous_text(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return hotwords and prompt as tokens, at most half of a text, and a warning if they were
-        cut. The prompt keeps its end, as in openai/whisper. Hotwords come first and are cut last.
+        """Return the end of the prompt as tokens, at most half of a text as in openai/whisper, and
+        a warning if it was cut.
         """
-        longest = self.models.special_tokens.longest_previous
-        hotwords = self._tokens(", ".join(self.options.hotwords))
-        prompt = self._tokens(self.options.prompt)
-        kept = hotwords[:longest]
-        kept += prompt[max(0, len(prompt) - (longest - len(kept))) :]
-        if len(kept) == len(hotwords) + len(prompt):
-            return tuple(kept), ()
-        return tuple(kept), (
-            f"prompt, hotwords: {len(kept)} tokens fit beside the transcript; the rest is ignored",
-        )
-
-    def _tokens(self, text: str) -> list[int]:
-        """Tokenize a client's text; names of special tokens in it are plain text."""
-        text = text.strip()
-        if not text:
-            return []
-        tokens = self.models.tokenizer.encode(
-            f" {text}", add_special_tokens=False, split_special_tokens=True
-        )
-        return [token for token in tokens if token < self.models.special_tokens.end_of_text]
+        longest, text = self.models.special_tokens.longest_previous, self.options.prompt.strip()
+        tokens = tuple(self.models.tokens_of(f" {text}")) if text else ()
+        if len(tokens) <= longest:
+            return tokens, ()
+        warning = f"prompt: {longest} tokens fit beside the transcript; the rest is ignored"
+        return tokens[-longest:], (warning,)
 
 
 def _decodes_timestamps(options: DecodeOptions) -> bool:

@@ -17,7 +17,6 @@ window is decoded again without it.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +37,8 @@ from whosaid.asr.frontend.windows import Window
 from whosaid.asr.output.segments import Segment
 from whosaid.asr.output.words import split_words
 from whosaid.asr.recognition import finished
-from whosaid.runtime.steps import give_way
+from whosaid.payload.named_text import TIMESTAMP
+from whosaid.scheduling.steps import give_way
 from whosaid.timebase import SAMPLE_RATE, TIME_PRECISION
 from whosaid.transcript import Chunk, Unspoken
 
@@ -49,7 +49,6 @@ SPOKEN_LOGPROB = -3.0
 MISHEARD_LOGPROB = -5.0  # if other words at least half as long were recognised instead
 LETTERS_A_SECOND = 30  # nobody speaks faster
 LARGEST_TABLE = 2**22  # pairs of letters; longer runs are too unlike, and take too long
-TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
 PART = 1000  # characters that are split into words in one step
 NONE = -1  # stands for no partner
 

@@ -5,8 +5,6 @@ recordings. Windows that later samples cannot change go to the transcription, wh
 The beginnings double, so all plans together take twice the time of the last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,9 +20,9 @@ from whosaid.asr.frontend.vad import (
     VadOptions,
     find_speech,
 )
-from whosaid.asr.frontend.windows import MARGIN, Span
+from whosaid.asr.frontend.windows import MARGIN, SampleSpan
 from whosaid.asr.transcription import Arrival, Transcription
-from whosaid.runtime.steps import give_way
+from whosaid.scheduling.steps import give_way
 from whosaid.timebase import SAMPLE_RATE
 
 # Shorter recordings are decoded whole before their first window, as are the first seconds of longer
@@ -56,7 +54,7 @@ class Listener:
         other samples may change the last windows.
         """
         vad = self._vad
-        speech: Sequence[Span] = (Span(0, len(samples)),)
+        speech: Sequence[SampleSpan] = (SampleSpan(0, len(samples)),)
         if vad is not None and self._target is not None:
             speech = self._target.speech
         elif vad is not None and self._search is not None:

@@ -5,10 +5,9 @@ window of a file is decoded. Its text begins with the words that are final, and 
 guess of the rest is its draft. Word times come from the attention over the whole text, so the times
 of final words may still move.
 
-A pass has no fallback, because the next pass follows anyway, with more audio.
+A pass has no fallback, and no hot words replace its words, because the next pass follows anyway,
+with more audio.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
@@ -21,13 +20,14 @@ from whosaid.asr.decoding_plan import Planner
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import letter_compression_ratio
 from whosaid.asr.engine.prefill import LanguagePosterior
-from whosaid.asr.engine.request import DecodeResult, Request
+from whosaid.asr.engine.request import Request
+from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.language_timeline import LanguageTimeline
 from whosaid.asr.output.alignment import aligned_words
 from whosaid.asr.output.chunks import ChunkReader, holds_no_speech
 from whosaid.asr.output.segments import Segment, read_segments
 from whosaid.asr.recognition import Recognition, finished
-from whosaid.runtime.steps import give_way
+from whosaid.scheduling.steps import give_way
 from whosaid.timebase import SAMPLE_RATE
 
 # The most tokens a second, and a few more for timestamps: the fastest speech of real recordings has
@@ -114,7 +114,8 @@ class LivePass(Recognition[Hypothesis]):
             language = detected.language
             await give_way()
         plan = self._planner.plan(LanguageTimeline.single(language))
-        options, own = replace(plan.options, fallback=None), plan.languages[language]
+        options = replace(plan.options, fallback=None, proposer=None)
+        own = plan.languages[language]
         if options.num_beams > 1 or options.temperature:
             raise ValueError("a live pass is decoded greedily")
         request = Request(

@@ -7,8 +7,6 @@ work after another: a small step of a recognition, or the engine's next step. Th
 another to end. Within a class recognitions take turns.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import traceback
@@ -16,19 +14,21 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
-from whosaid.asr.engine.request import work_class
 from whosaid.asr.engine.scheduler import Part
+from whosaid.asr.engine.sequence import work_class
 from whosaid.asr.recognition import Recognition
+from whosaid.asr.speech_to_text import SpeechToText
 from whosaid.asr.transcriber import Transcriber
 from whosaid.errors import ModelError
 from whosaid.runtime.device import set_threads
-from whosaid.runtime.turns import Work
+from whosaid.scheduling.fair_shares import WorkClass
 from whosaid.transcript import Chunk, DecodeStats
 
 logger = logging.getLogger("endpoint")
@@ -36,7 +36,8 @@ logger = logging.getLogger("endpoint")
 T = TypeVar("T")
 
 SECONDS_TO_END = 10.0  # at the interpreter's exit
-_running: WeakKeyDictionary[Thread, SimpleQueue[Any]] = WeakKeyDictionary()  # and their inboxes
+# Living threads, and the inboxes in which None ends what each of them does.
+_running: WeakKeyDictionary[Thread, list[SimpleQueue[Any]]] = WeakKeyDictionary()
 
 
 @atexit.register
@@ -45,14 +46,57 @@ def _end_threads() -> None:
     or frees tensors aborts the process.
     """
     threads = dict(_running)
-    for inbox in threads.values():
-        inbox.put(None)
+    for inboxes in threads.values():
+        for inbox in inboxes:
+            inbox.put(None)
     for thread in threads:
         thread.join(SECONDS_TO_END)
 
 
+class EngineThread:
+    """Runs one recogniser after another. cuDNN keeps its plans for each thread, and leaks them when
+    the thread ends (pytorch#104701), so models that load again compute in the same thread.
+
+    The thread starts with the first recogniser, and again with the first after `close`.
+    """
+
+    def __init__(self) -> None:
+        self._thread: Thread | None = None
+        self._inbox: SimpleQueue[tuple[Callable[[], None], Event] | None] | None = None
+
+    def start(self, work: Callable[[], None], ended: Event, inbox: SimpleQueue[Any]) -> None:
+        """Run `work`, which None in `inbox` ends, and then set `ended`."""
+        if self._thread is None or self._inbox is None:
+            self._inbox = SimpleQueue()
+            self._thread = Thread(target=_serve, args=(self._inbox,), name="engine", daemon=True)
+            self._thread.start()
+            finalize(self, self._inbox.put, None).atexit = False
+        _running[self._thread] = [inbox, self._inbox]
+        self._inbox.put((work, ended))
+
+    def end(self) -> None:
+        """Let the thread end after its work."""
+        if self._inbox is not None:
+            self._inbox.put(None)
+            self._inbox = None
+
+    def close(self) -> None:
+        self.end()
+        if self._thread is not None:
+            self._thread.join()
+
+
+def _serve(inbox: SimpleQueue[tuple[Callable[[], None], Event] | None]) -> None:
+    while (entry := inbox.get()) is not None:
+        work, ended = entry
+        del entry
+        work()
+        del work  # a thread that waits keeps no models alive
+        ended.set()
+
+
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Transcribed:
     """`done` of `total` seconds of speech are transcribed, and `chunks` are new and final. Joined,
     the chunks of all events are the transcript's, in order of time, before speakers are assigned.
     """
@@ -77,12 +121,12 @@ class EngineCounts:
     decoded: DecodeStats = field(default_factory=DecodeStats)
 
 
-def ignore(_: Progress) -> None:
+def ignore(_: Transcribed) -> None:
     pass
 
 
 @dataclass(eq=False)
-class Job(Generic[T]):
+class EngineJob(Generic[T]):
     """A recognition in the recogniser's thread, which calls `report` with its progress; `wake` lets
     the thread look at its jobs.
 
@@ -90,7 +134,7 @@ class Job(Generic[T]):
     """
 
     recognition: Recognition[T]
-    report: Callable[[Progress], None]
+    report: Callable[[Transcribed], None]
     wake: Callable[[], None]
     result: Future[T] = field(default_factory=Future)
     cancelled: bool = False
@@ -101,7 +145,7 @@ class Job(Generic[T]):
         self.result.set_running_or_notify_cancel()  # so that a waiting caller cannot cancel it
 
     @property
-    def work(self) -> Work:
+    def work(self) -> WorkClass:
         return work_class(self.recognition.live, self.recognition.windows_left)
 
     def cancel(self) -> None:
@@ -111,7 +155,7 @@ class Job(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Call:
+class ThreadTask:
     """A function for the recogniser's thread, and its result."""
 
     work: Callable[[], Any]
@@ -130,31 +174,43 @@ class Call:
 class Recogniser:
     """Recognises speech with one set of models; safe to call from any thread.
 
-    Its thread and its models stay until `stop`. `alive` is False once the thread has stopped; then
-    all jobs have failed, and no job is accepted. `failure` is the error that stopped the thread.
+    Its models stay until `stop`, and so does its thread unless it was given one. `alive` is False
+    once the recogniser has stopped; then all jobs have failed, and no job is accepted. `failure` is
+    the error that stopped it.
     """
 
     def __init__(
-        self, load: Callable[[], Transcriber], threads: int, counts: EngineCounts | None = None
+        self,
+        load: Callable[[], Transcriber],
+        threads: int,
+        counts: EngineCounts | None = None,
+        thread: EngineThread | None = None,
     ) -> None:
-        """Start the thread with `threads` of torch, and `load` in it; go on with `counts`.
+        """Start in `thread`, by default one of its own, with `threads` of torch, and `load` there;
+        go on with `counts`.
 
-        Raises what `load` raises.
+        Raises what `load` raises. If a signal interrupts the load, the thread goes on with it.
         """
         self.counts = counts or EngineCounts()
         self.alive = True
         self.failure: BaseException | None = None
-        self._inbox: SimpleQueue[Job[Any] | Call | None] = SimpleQueue()  # None ends the thread
+        # None ends the thread.
+        self._inbox: SimpleQueue[EngineJob[Any] | ThreadTask | None] = SimpleQueue()
         self._lock = Lock()  # held while a job is accepted, and when the thread ends
-        self._jobs: list[Job[Any]] = []  # the longest unserved first
-        loading = Call(load)
-        self._thread = Thread(target=self._run, args=(loading, threads), name="engine", daemon=True)
-        _running[self._thread] = self._inbox
-        self._thread.start()
+        self._jobs: list[EngineJob[Any]] = []  # the longest unserved first
+        loading = ThreadTask(load)
+        self._own_thread = EngineThread() if thread is None else None
+        self._ended = Event()
+        engine_thread = thread or self._own_thread
+        assert engine_thread is not None
+        engine_thread.start(partial(self._run, loading, threads), self._ended, self._inbox)
         try:
-            self.transcriber: Transcriber = loading.result.result()
-        except BaseException:
+            self.transcriber: SpeechToText = loading.result.result()
+        except Exception:
             self.close()  # the error may be kept, and holds this recogniser
+            raise
+        except BaseException:
+            self.stop()
             raise
 
     def check_alive(self) -> None:
@@ -165,39 +221,43 @@ class Recogniser:
         """Run `work` in the recogniser's thread, between two units of work. Raises what `work`
         raises, or ModelError if the thread has stopped.
         """
-        call = Call(work)
+        call = ThreadTask(work)
         self._put(call)
         result: T = call.result.result()
         return result
 
     def submit(
-        self, recognition: Recognition[T], report: Callable[[Progress], None] = ignore
-    ) -> Job[T]:
+        self, recognition: Recognition[T], report: Callable[[Transcribed], None] = ignore
+    ) -> EngineJob[T]:
         """Start a transcription or a live pass. Raises ModelError if the thread has stopped."""
-        job = Job(recognition, report, self.wake)
+        job = EngineJob(recognition, report, self.wake)
         self._put(job)
         return job
 
     def wake(self) -> None:
         """Let the thread look at its jobs again, if it waits because none can go on."""
-        self._inbox.put(Call(lambda: None))
+        self._inbox.put(ThreadTask(lambda: None))
 
     def stop(self) -> None:
         """Let the thread end after its current unit of work, and fail every job."""
         self._inbox.put(None)
+        if self._own_thread is not None:
+            self._own_thread.end()
 
     def close(self) -> None:
         self.stop()
-        self._thread.join()
+        self._ended.wait()
+        if self._own_thread is not None:
+            self._own_thread.close()
 
-    def _put(self, entry: Job[Any] | Call) -> None:
+    def _put(self, entry: EngineJob[Any] | ThreadTask) -> None:
         with self._lock:
             self.check_alive()
             self._inbox.put(entry)
 
     # In the thread
 
-    def _run(self, loading: Call, threads: int) -> None:
+    def _run(self, loading: ThreadTask, threads: int) -> None:
         set_threads(threads)  # other code may have set fewer
         loading.answer()
         try:
@@ -218,9 +278,9 @@ class Recogniser:
         ended = False
         while not ended and not (self._inbox.empty() and self._can_work()):
             entry = self._next_entry()
-            if isinstance(entry, Job):
+            if isinstance(entry, EngineJob):
                 self._jobs.append(entry)
-            elif isinstance(entry, Call):
+            elif isinstance(entry, ThreadTask):
                 entry.answer()
             ended = entry is None
             del entry  # so that the waiting thread keeps nothing alive
@@ -235,7 +295,7 @@ class Recogniser:
         jobs = any(job.cancelled or not job.recognition.waiting for job in self._jobs)
         return jobs or (bool(self._jobs) and self._engine.scheduler.busy)
 
-    def _next_entry(self) -> Job[Any] | Call | None:
+    def _next_entry(self) -> EngineJob[Any] | ThreadTask | None:
         """Wait for an entry; meanwhile watch which processors other processes leave free."""
         while True:
             with suppress(Empty):
@@ -254,7 +314,7 @@ class Recogniser:
         self._jobs.append(job)
         self._step(job, work)
 
-    def _step(self, job: Job[Any], work: Work) -> None:
+    def _step(self, job: EngineJob[Any], work: WorkClass) -> None:
         """Take one step of a job. An error of the step fails only this job."""
         recognition, read_before = job.recognition, job.recognition.windows_read
         scheduler = self._engine.scheduler
@@ -274,15 +334,15 @@ class Recogniser:
             self._remove(job)
             job.result.set_result(result)
 
-    def _report(self, job: Job[Any], always: bool) -> None:
+    def _report(self, job: EngineJob[Any], always: bool) -> None:
         done, total = job.recognition.seconds
         if done <= job.reported and not always:
             return
         job.reported, chunks = done, job.recognition.take_chunks()
         if total or chunks:  # music may have chunks without seconds of speech
-            job.report(Progress(done, total, chunks))
+            job.report(Transcribed(done, total, chunks))
 
-    def _remove(self, job: Job[Any]) -> None:
+    def _remove(self, job: EngineJob[Any]) -> None:
         """Free a job's rows and forget it. If that fails, the thread ends and fails the job."""
         job.recognition.close()
         self._jobs.remove(job)
@@ -292,14 +352,14 @@ class Recogniser:
     def _end(self) -> None:
         with self._lock:
             self.alive = False
-        left: list[Job[Any] | Call | None] = [*self._jobs]
+        left: list[EngineJob[Any] | ThreadTask | None] = [*self._jobs]
         while not self._inbox.empty():
             left.append(self._inbox.get())
         for each in left:
-            if isinstance(each, Job) and each in self._jobs:
+            if isinstance(each, EngineJob) and each in self._jobs:
                 with suppress(Exception):
                     self._remove(each)
-            if each is not None and not (isinstance(each, Job) and each.cancelled):
+            if each is not None and not (isinstance(each, EngineJob) and each.cancelled):
                 each.result.set_exception(self._stopped())
         self._jobs.clear()
 

@@ -4,16 +4,16 @@ A step between two units of the engine detects the language of one window, or re
 caller decides when to take it, so one thread drives the recognitions of many clients.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from whosaid.asr.decoding_plan import Planner
 from whosaid.asr.engine.engine import DecodeEngine
-from whosaid.asr.engine.request import DecodeResult, Request, Session
-from whosaid.runtime.steps import give_way
+from whosaid.asr.engine.request import Request
+from whosaid.asr.engine.result import DecodeResult
+from whosaid.asr.engine.session import Session
+from whosaid.scheduling.steps import give_way
 from whosaid.transcript import Chunk
 
 T = TypeVar("T")

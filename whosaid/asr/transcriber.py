@@ -1,13 +1,12 @@
-"""Speech recognition with one set of models: validates options, starts recordings and live passes.
+"""Speech recognition with a Whisper: validates options, starts recordings and live passes.
 
-Options are validated before any audio is decoded. `asr.transcription` has the order of the steps.
+Options are validated before any audio is decoded. `asr.transcription` has the order of the steps,
+and `asr.speech_to_text` describes the methods that other packages use.
 """
-
-from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -26,14 +25,15 @@ from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
 from whosaid.asr.listening import LONG_SECONDS, EarlyStart, Listener
 from whosaid.asr.live_pass import LivePass
 from whosaid.asr.output.chunks import ChunkReader
+from whosaid.asr.speech_to_text import RecognitionCapabilities
 from whosaid.asr.transcription import NO_PRIOR, Prior, Transcription, seconds_of
 from whosaid.errors import InvalidParameter, ModelError, Unsupported
 from whosaid.payload.languages import ENGLISH, language_code, language_name
 from whosaid.runtime.errors import is_device_lost
 from whosaid.runtime.servers import ADVICE
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
-from whosaid.transcript import Transcript
+from whosaid.transcript import Chunk, Transcript
 
 logger = logging.getLogger("endpoint")
 
@@ -52,29 +52,18 @@ class Transcriber:
         cuda_graphs: bool = True,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        self.models = models
+        self.models, self.capabilities = models, _capabilities(models)
         self.fallback = fallback
         self.detect_speech = detect_speech or SpeechDetector()
         self.engine = DecodeEngine(models, cuda_graphs, limits)
 
-    @property
-    def conditioned(self) -> bool:
-        """Return whether `start` takes a speaker's mask."""
-        return self.models.conditioning is not None
-
-    @property
-    def always_conditioned(self) -> bool:
-        """Return whether the encoder was trained as a whole to follow speakers (DiCoW)."""
-        return self.models.conditioning is not None and self.models.conditioning.always
-
-    @property
-    def enrols(self) -> bool:
-        """Return whether the encoder attends to an enrolment of a speaker (SE-DiCoW)."""
-        return self.models.conditioning is not None and bool(self.models.conditioning.blocks)
-
     def enrolment(self, samples: NDArray[np.float32], mask: Mask) -> Enrolment:
-        """Return an enrolment for `start`: samples (n,), at most a window's, and their mask."""
         return Enrolment(samples, mask)
+
+    @property
+    def windows(self) -> tuple[int, int, int]:
+        scheduler = self.engine.scheduler
+        return scheduler.running, scheduler.waiting, scheduler.capacity
 
     def warm_up(self) -> None:
         """On CUDA, transcribe a second of noise, so that a broken device fails at load."""
@@ -87,40 +76,36 @@ class Transcriber:
             logger.error("the model failed on a second of noise: %s", error)
 
     def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
-        """Return the options with Whisper's language code. Raises InvalidParameter if this
-        checkpoint cannot follow them, and Unsupported for a prompt if the vocabulary has no token
-        to announce one.
-        """
         if options.decode.temperature and options.decode.num_beams > 1:
-            raise InvalidParameter("beams are not sampled", "temperature")
+            raise InvalidParameter("cannot be combined with num_beams above 1", "temperature")
         vad = options.vad
         if vad and vad.neg_threshold is not None and vad.neg_threshold > vad.peak:
-            raise InvalidParameter("neg_threshold is larger than threshold", "vad_parameters")
+            raise InvalidParameter("neg_threshold should not exceed threshold", "vad_parameters")
         code = None if options.language is None else language_code(options.language)
         if options.language is not None and code is None:
             raise InvalidParameter("should be a language that Whisper knows", "language")
-        special_tokens = self.models.special_tokens
-        if special_tokens.start_of_previous is None and (options.prompt or options.hotwords):
-            raise Unsupported(
-                "the model's vocabulary has no token that announces them", "prompt, hotwords"
-            )
-        if not special_tokens.multilingual:
+        can = self.capabilities
+        if not can.prompts and options.prompt:
+            raise Unsupported("the model's vocabulary has no token that announces one", "prompt")
+        if not can.multilingual:
             if code not in (None, ENGLISH):
                 raise InvalidParameter("the model is English-only", "language")
             if options.task != "transcribe":
                 raise InvalidParameter("the model is English-only and cannot translate", "task")
             return replace(options, language=ENGLISH)
-        if code is not None and code not in special_tokens.languages:
+        if code is not None and code not in can.languages:
             raise InvalidParameter(f"the model does not know {language_name(code)}", "language")
-        if options.task not in special_tokens.tasks:
+        if options.task not in can.tasks:
             raise InvalidParameter(f"the model cannot {options.task}", "task")
         return replace(options, language=code)
 
-    def reader(self, language: str | None) -> ChunkReader:
-        return ChunkReader(self.models, language, timestamps=True)
+    def part(self, chunk: Chunk, first: int, stop: int) -> list[Chunk]:
+        return ChunkReader(self.models, None, timestamps=True).part(chunk, first, stop)
+
+    def token_bytes(self, tokens: Sequence[int]) -> list[bytes]:
+        return self.models.bytes_of(tokens)
 
     def find_speech(self, samples: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
-        """Return the spans of speech in `samples` (n,) at 16 kHz, in seconds."""
         return seconds_of(self.detect_speech(samples))
 
     def transcribe(self, samples: NDArray[np.float32], options: TranscriptionOptions) -> Transcript:
@@ -138,16 +123,9 @@ class Transcriber:
         enrolment: Enrolment | None = None,
         prior: Prior = NO_PRIOR,
     ) -> Transcription:
-        """Find speech and plan windows in small steps. The device is not used before the
-        transcription's first step.
-
-        With a `speaker_mask` (`asr.frontend.target_speaker`) only that speaker is written, and the
-        mask says where speech is. Raises ValueError for a mask if the models are not `conditioned`.
-        If the encoder `enrols`, it attends to the speaker's `enrolment`.
-        """
         target = None
         if speaker_mask is not None:
-            if not self.conditioned:
+            if not self.capabilities.conditioned:
                 raise ValueError("the models cannot follow a speaker")
             target = TargetSpeaker(samples, speaker_mask, enrolment)
         planned = await self._listener(options, target).plan(samples)
@@ -155,18 +133,19 @@ class Transcriber:
         return Transcription(self.engine, planned.schedule, speech, self._planner(options), prior)
 
     def start_early(
-        self, options: TranscriptionOptions, seconds: float, wake: Callable[[], None]
+        self,
+        options: TranscriptionOptions,
+        seconds: float,
+        wake: Callable[[], None],
+        prior: Prior = NO_PRIOR,
     ) -> EarlyStart | None:
-        """Start a recording of about `seconds` while it is decoded; None if recognition needs the
-        whole recording, to detect its languages or to place a client's text.
-        """
         whole = options.multilingual or options.text or options.vad is None
         if whole or seconds < LONG_SECONDS or not isinstance(self.detect_speech, SpeechDetector):
             return None
         listener = self._listener(options)
         schedule = Schedule(np.zeros(0, np.float32), (), listener.limit)
         schedule.await_more(round(seconds * SAMPLE_RATE))
-        transcription = Transcription(self.engine, schedule, (), self._planner(options))
+        transcription = Transcription(self.engine, schedule, (), self._planner(options), prior)
         return EarlyStart(transcription, listener, wake, self.models.device.type == "cpu")
 
     def live_pass(
@@ -176,12 +155,6 @@ class Transcriber:
         prefix: tuple[int, ...] = (),
         draft: tuple[int, ...] = (),
     ) -> LivePass:
-        """Start one decoding of a live buffer, `samples` (n,), mono at 16 kHz, as one window.
-
-        The text begins with `prefix`, and `draft` guesses the rest, as in `Request`. Raises
-        ValueError for samples that are empty or longer than a window. For options that sample or
-        ask for beams, the first step raises ValueError.
-        """
         if not 0 < len(samples) <= self.models.window_seconds * SAMPLE_RATE:
             raise ValueError("a live pass decodes one window")
         decode = replace(options.decode, live=True)
@@ -198,6 +171,22 @@ class Transcriber:
     def _planner(self, options: TranscriptionOptions) -> Planner:
         decode = replace(options.decode, fallback=options.decode.fallback or self.fallback)
         return Planner(self.models, replace(options, decode=decode))
+
+
+def _capabilities(models: WhisperModels) -> RecognitionCapabilities:
+    tokens, conditioning = models.special_tokens, models.conditioning
+    return RecognitionCapabilities(
+        models.name,
+        models.window_seconds,
+        tokens.multilingual,
+        languages=tuple(tokens.languages) or (ENGLISH,),
+        tasks=tuple(sorted(tokens.tasks)) if tokens.multilingual else ("transcribe",),
+        prompts=tokens.start_of_previous is not None,
+        drafts="assistant" if models.assistant else "medusa" if models.medusa else None,
+        conditioned=conditioning is not None,
+        always_conditioned=conditioning is not None and conditioning.always,
+        enrols=conditioning is not None and bool(conditioning.blocks),
+    )
 
 
 def start_transcriber(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -13,9 +13,11 @@ from whosaid.asr.decoding_plan import DecodingPlan, Planner, TranscriptionOption
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 from whosaid.asr.engine.prefill import LanguagePosterior
-from whosaid.asr.engine.request import DecodeResult, Request, Session
+from whosaid.asr.engine.request import Request
+from whosaid.asr.engine.result import DecodeResult
+from whosaid.asr.engine.session import Session
 from whosaid.asr.frontend.schedule import Schedule
-from whosaid.asr.frontend.windows import Span, Window
+from whosaid.asr.frontend.windows import SampleSpan, Window
 from whosaid.asr.given_text import Recognised, force_text
 from whosaid.asr.language_timeline import (
     LanguageTimeline,
@@ -24,10 +26,10 @@ from whosaid.asr.language_timeline import (
     find_languages,
     other_language_warning,
 )
-from whosaid.asr.output.chunks import ChunkReader, ReadWindow
+from whosaid.asr.output.chunks import ChunkReader
 from whosaid.asr.output.unwritten import find_unwritten, unwritten_speech
 from whosaid.asr.recognition import Recognition
-from whosaid.runtime.steps import give_way
+from whosaid.scheduling.steps import give_way
 from whosaid.timebase import SAMPLE_RATE, TOKENS_PER_SECOND
 from whosaid.transcript import Chunk, Transcript, Unspoken, Unwritten
 
@@ -43,17 +45,45 @@ class Guess(NamedTuple):
     tokens: tuple[int, ...]
 
 
+class DecodedWindow(NamedTuple):
+    """A window's reading, which `WindowDecoding` can use again in place of decoding the window.
+
+    `seek`, `unfinished`, `looped` and `length` are of its ReadWindow, `timestamps` and the language
+    of its DecodeResult. `chunks` are those that the window adds by itself.
+    """
+
+    window: Window
+    seek: int | None
+    unfinished: bool
+    looped: bool
+    length: int
+    timestamps: bool
+    language: str | None
+    language_probability: float | None
+    chunks: tuple[Chunk, ...] = ()
+
+
+class Journal(Protocol):
+    """The decoded windows of one channel, of this run and of an interrupted one before it."""
+
+    def find(self, window: Window) -> DecodedWindow | None: ...
+
+    def add(self, decoded: DecodedWindow) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Results of live passes over samples, before these are transcribed.
+    """Results for samples before these are transcribed: of live passes, or of an interrupted run.
 
     `guesses`, in order, draft the first window's text, which changes only speed
     (`asr.engine.request.Request`). Speech before `begin` seconds is decoded, as context for later
-    speech, but left out of the transcript.
+    speech, but left out of the transcript. Windows in the `journal` are not decoded; others are
+    added to it.
     """
 
     guesses: tuple[Guess, ...] = ()
     begin: float = 0.0
+    journal: Journal | None = None
 
     def draft(self, window_start: float, timestamps: range) -> tuple[int, ...]:
         """Join the guesses to one text, whose `timestamps` count from `window_start` seconds."""
@@ -76,7 +106,7 @@ class Arrival(NamedTuple):
     """The schedule of a recording's samples so far, or of the `complete` recording; its speech."""
 
     schedule: Schedule
-    speech: Sequence[Span]
+    speech: Sequence[SampleSpan]
     complete: bool
 
 
@@ -155,22 +185,26 @@ class Transcription(Recognition[Transcript]):
     ) -> list[Recognised]:
         """Decode all windows. Return the recognised texts, if the client supplied a text."""
         recognised: list[Recognised] = []
-        windows.add_ready()
-        while not (session.done and self._schedule.whole):
+
+        def take(found: Recognised) -> None:
+            window = found.window
+            if window.tentative and found.chunks:
+                self._speech.append((window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE))
+            if self._options.text:
+                recognised.append(found)
+            else:
+                self._add_chunks(found.chunks, timeline)
+
+        while True:
+            for found in windows.add_ready():
+                take(found)
+            if session.done and self._schedule.whole:
+                return recognised
             await self._wait()
-            windows.add_ready()
             for request, result in session.take():
-                found = windows.read(request, result)
-                window = found.window
-                if window.tentative and found.chunks:
-                    self._speech.append((window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE))
-                if self._options.text:
-                    recognised.append(found)
-                else:
-                    self._add_chunks(found.chunks, timeline)
-                windows.add_ready()
+                for found in (windows.read(request, result), *windows.add_ready()):
+                    take(found)
                 await give_way()
-        return recognised
 
     async def _wait(self) -> None:
         """Wait for results of the engine or more of the recording, and add the latter. Raises the
@@ -276,64 +310,101 @@ class WindowDecoding:
         # The text that a window keeps if decoding it again finds no more.
         self._previous: dict[Window, list[Chunk]] = {}
 
-    def add_ready(self) -> None:
-        """Add the windows that are ready to free rows. The first window of a recording that grows
-        and has more windows than rows runs alone, so that the first text comes soon.
+    def add_ready(self) -> list[Recognised]:
+        """Add the windows that are ready to free rows. Return the texts of windows in the journal,
+        which need none. The first window of a recording that grows and has more windows than rows
+        runs alone, so that the first text comes soon.
         """
-        schedule, requests = self._schedule, []
+        schedule, requests = self._schedule, list[Request]()
+        recalled: list[Recognised] = []
         left, rows = schedule.total - schedule.done, self._session.free_rows
         if schedule.grows and not schedule.done and left > rows:
             rows = min(rows, int(self._session.done))
-        for window in schedule.pop_ready(rows):
-            language = self._plan.at(window.start)
-            request = Request(
-                window,
-                schedule.samples(window),
-                language.prompt,
-                encoded=self._encodings.pop(window, None),
-                once=window.tentative,
-                windows_left=left,
-                target=schedule.target(window),
-            )
-            if not (window.tentative or self._drafted):
-                timestamps = language.reader.models.timestamps
-                draft = self._prior.draft(window.start / SAMPLE_RATE, timestamps)
-                request, self._drafted = replace(request, draft=draft), True
-            requests.append(request)
+        while len(requests) < rows and (popped := schedule.pop_ready(1)):
+            (window,) = popped
+            decoded = self._prior.journal and self._prior.journal.find(window)
+            if decoded:
+                self._encodings.pop(window, None)
+                recalled.append(self._add(decoded, self._plan.at(window.start).reader))
+            else:
+                requests.append(self._request(window, left))
         self._session.add(requests)
+        return recalled
+
+    def _request(self, window: Window, left: int) -> Request:
+        language = self._plan.at(window.start)
+        request = Request(
+            window,
+            self._schedule.samples(window),
+            language.prompt,
+            encoded=self._encodings.pop(window, None),
+            once=window.tentative,
+            windows_left=left,
+            target=self._schedule.target(window),
+        )
+        if window.tentative or self._drafted:
+            return request
+        self._drafted = True
+        timestamps = language.reader.models.timestamps
+        draft = self._prior.draft(window.start / SAMPLE_RATE, timestamps)
+        return replace(request, draft=draft)
 
     def read(self, request: Request, result: DecodeResult) -> Recognised:
-        """Read a decoded window and plan the windows that follow from it. An unfinished end may
-        make the next window of the same region begin earlier.
+        """Read a decoded window and plan the windows that follow from it."""
+        window, samples = request.key, request.samples
+        reader = self._plan.at(window.start).reader
+        read = reader.read(window, result, samples)
+        decoded = DecodedWindow(
+            window,
+            read.seek,
+            bool(read.unfinished),
+            read.looped,
+            read.length,
+            result.timestamps,
+            result.language,
+            result.language_probability,
+        )
+        return self._add(
+            decoded, reader, lambda again: reader.chunks(window, read.kept(again), samples, result)
+        )
+
+    def _add(
+        self,
+        decoded: DecodedWindow,
+        reader: ChunkReader,
+        read_chunks: Callable[[bool], list[Chunk]] | None = None,
+    ) -> Recognised:
+        """Plan the windows that follow from a decoded one, and return its text. An unfinished end
+        may make the next window of the same region begin earlier.
+
+        `read_chunks` returns the chunks, without that end if it is decoded again; None if `decoded`
+        has the chunks.
         """
-        window, schedule = request.key, self._schedule
+        window, schedule = decoded.window, self._schedule
         if not (window.tentative or window.retries):
-            sounds_like = result.language, result.language_probability
+            sounds_like = decoded.language, decoded.language_probability
             seconds = schedule.speech_seconds(window)
             self.languages.append(WindowLanguage(window, *sounds_like, seconds))
-        reader = self._plan.at(window.start).reader
-        read, chunks = reader.read(window, result, request.samples), self._previous.pop(window, [])
-        fruitless = read.length <= sum(len(each.tokens) for each in chunks)
-        if fruitless:
-            read = ReadWindow()
-        start = schedule.complete(window, read.seek, bool(read.unfinished), read.looped)
-        if not fruitless:
-            kept = read.kept(bool(read.unfinished) and start < window.stop)
-            chunks = reader.chunks(window, kept, request.samples, result)
+        chunks = self._previous.pop(window, [])
+        if fruitless := decoded.length <= sum(len(each.tokens) for each in chunks):
+            start = schedule.complete(window)
+        else:
+            start = schedule.complete(window, decoded.seek, decoded.unfinished, decoded.looped)
+            chunks = [*decoded.chunks]
+            if read_chunks:
+                chunks = read_chunks(decoded.unfinished and start < window.stop)
+        if read_chunks and self._prior.journal:
+            own = () if fruitless else tuple(chunks)
+            self._prior.journal.add(decoded._replace(chunks=own))
         if schedule.detected and not window.tentative:
             stop, retries = min(start, window.stop), FRUITLESS if fruitless else 1
             chunks = self._decode_unwritten(window, chunks, stop, retries, reader)
         if self._prior.begin:
             chunks = [each for chunk in chunks for each in reader.since(chunk, self._prior.begin)]
-        return Recognised(window, chunks, result.timestamps)
+        return Recognised(window, chunks, decoded.timestamps)
 
     def _decode_unwritten(
-        self,
-        window: Window,
-        chunks: Sequence[Chunk],
-        stop: int,
-        retries: int,
-        reader: ChunkReader,
+        self, window: Window, chunks: Sequence[Chunk], stop: int, retries: int, reader: ChunkReader
     ) -> list[Chunk]:
         """Plan windows over speech before the sample `stop` that has no words, or too few, in
         `chunks`. Return the chunks without these few words, which return if the new text has no
@@ -369,7 +440,7 @@ def _part(chunks: Sequence[Chunk], first: int, stop: int, reader: ChunkReader) -
     return found
 
 
-def seconds_of(speech: Sequence[Span]) -> tuple[tuple[float, float], ...]:
+def seconds_of(speech: Sequence[SampleSpan]) -> tuple[tuple[float, float], ...]:
     return tuple((span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in speech)
 
 

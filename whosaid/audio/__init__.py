@@ -1,7 +1,5 @@
 """Decodes untrusted audio files to samples."""
 
-from __future__ import annotations
-
 import re
 
 # File name endings of recordings, for `fullmatch`. They select which files of a folder are opened.

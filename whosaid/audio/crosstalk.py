@@ -15,8 +15,6 @@ noise to an echo at frequencies that have power, so a residual below the copy's 
 count as speech.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -28,7 +26,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.ndimage import uniform_filter1d
 
 from whosaid.audio.decode import Audio
-from whosaid.runtime.steps import give_way
+from whosaid.scheduling.steps import give_way
 from whosaid.timebase import SAMPLE_RATE, runs
 
 Samples = NDArray[np.float32]

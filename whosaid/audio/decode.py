@@ -8,7 +8,7 @@ installed, and no temporary file is written.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from whosaid.audio.sandbox import Confined, run_confined
 from whosaid.errors import AudioTooLong, InvalidAudio
 from whosaid.payload.encodings import Base64Text, address_in, base64_digits, decode_digits
-from whosaid.runtime.steps import give_way, run_steps
+from whosaid.scheduling.steps import give_way, run_steps
 from whosaid.timebase import SAMPLE_RATE
 
 STEP_SECONDS = 30  # of audio decoded in one step
@@ -81,6 +81,14 @@ def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> byte
     return data
 
 
+def decode_files(files: Sequence[str | Base64Text | bytes], limits: AudioLimits) -> list[bytes]:
+    """Return the bytes of files that keep `limits` together. Raises InvalidAudio, AudioTooLong."""
+    decoded: list[bytes] = []
+    for each in files:
+        decoded.append(decode_base64(each, limits.less(sum(map(len, decoded)))))
+    return decoded
+
+
 def decode_audio(
     data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
 ) -> Audio:
@@ -105,9 +113,11 @@ async def decoding_steps(
     limits: AudioLimits,
     separate: bool = False,
     hear: Hear | None = None,
+    held: float = 0.0,
 ) -> Audio:
     """Decode like `decode_audio`, in steps that report seconds of all channels together: decoded,
-    and expected in all, an estimate. The last step reports the whole.
+    and expected in all, an estimate. The last step reports the whole. Reports include the seconds
+    of other files that are `held`.
 
     After each step `hear` is awaited with the mixed samples so far, and the seconds expected in
     all. Once it returns True, these samples are in use and no longer change, so an offset is kept.
@@ -116,11 +126,11 @@ async def decoding_steps(
     arguments = sampling_rate, limits.max_seconds, separate, STEP_SECONDS, BUDGET
     samples, heard = _Samples(), False
     with closing(Confined("whosaid.audio.libav:decode", data, *arguments)) as process:
-        del data  # the process has it
-        while not (step := process.step()).last:
+        del data  # `process` keeps it
+        while not (step := await process.step()).last:
             decoded, expected, count = step.value
             samples.append(step.content, count, expected)
-            await give_way((decoded, expected))
+            await give_way((held + decoded, held + expected))
             if hear is not None:
                 heard = await hear(samples.channels[0], expected)
     found = step.value
@@ -130,7 +140,7 @@ async def decoding_steps(
             channel -= np.float32(offset)
     each = tuple(channel[: found["length"]] for channel in samples.channels)
     audio = Audio(each, found["seconds"], tuple(found["warnings"]))
-    await give_way((audio.seconds, audio.seconds))
+    await give_way((held + audio.seconds, held + audio.seconds))
     return audio
 
 
@@ -145,10 +155,8 @@ class _Samples:
     def channels(self) -> list[NDArray[np.float32]]:
         return [*self._room[:, : self._length]]
 
-    def append(self, content: bytes, count: int, seconds: float) -> None:
-        """Append the samples of `count` channels in turn, of about `seconds` in all. A new channel
-        was silent before.
-        """
+    def append(self, content: bytes | bytearray, count: int, seconds: float) -> None:
+        """Append samples of `count` channels, of `seconds` in all; new channels were silent."""
         new = np.frombuffer(content, np.float32).reshape(count, -1)
         before, length = self._length, self._length + new.shape[1]
         if count > len(self._room) or length > self._room.shape[1]:
@@ -186,9 +194,8 @@ def _decode_text(text: str | Base64Text, limits: AudioLimits) -> bytes:
     try:
         return decode_digits(digits)
     except binascii.Error:
-        raise InvalidAudio(
-            "inputs is not base64: it holds other characters, or padding before its end"
-        ) from None
+        told = "inputs is not base64: it holds other characters, or padding before its end"
+        raise InvalidAudio(told) from None
 
 
 def _refuse_large(size: int, limits: AudioLimits) -> None:

@@ -5,8 +5,6 @@ other, so only Python's cyclic collector would free them. The collector does not
 that libavfilter may hold for each: 96 changes of format in a file of 115 KB kept 51 MiB.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing

@@ -20,6 +20,7 @@ from functools import cached_property
 from io import BytesIO
 from itertools import groupby, islice
 from math import ceil, inf
+from operator import attrgetter
 from typing import IO, Any
 
 import av
@@ -37,6 +38,7 @@ from av.packet import Packet
 from av.stream import Discard, Disposition
 from numpy.typing import NDArray
 
+from whosaid.audio.downmix import STRETCH_SECONDS, instead_of_mean, voice_instead_of_mean
 from whosaid.audio.filters import filtered
 from whosaid.audio.sandbox import Work, limit_processor_time
 from whosaid.audio.timeline import BARE, TOLERANCE, ByteClock, Timeline
@@ -51,9 +53,9 @@ NATIVE_RATES = range(4_000, 384_001)  # Hz
 MAX_FORMAT_CHANGES = 100
 MAX_READ_ERRORS = 100
 STEP_PACKETS = 1_000  # between two extensions of processor time
-# Channels cancel each other out once their mean has less than CANCELLED of the power that the
-# loudest channel alone would leave in it, until it has RESTORED of that power (hysteresis).
-CANCELLED, RESTORED = 1 / 16, 1 / 4
+# Packets that may hold no sound, for damaged files, and packets a second: a hundred times as many
+# as the shortest packets of Opus, 2.5 ms.
+FREE_PACKETS, PACKETS_PER_SECOND = 200_000, 40_000
 # Packets may add up to this many times the file, because an edit list may repeat parts of it.
 MAX_REREADING = 4
 
@@ -63,6 +65,7 @@ _DECLARED_SLACK = 0.2  # seconds; headers are rounded, and include padding
 _SILENCE_LEFT_OUT = ("libopus", "opus", "speex")  # their encoders send no packets for silence
 # Bytes. The writer of a WAV to a pipe does not know its size, and claims this or more.
 _UNSIZED_RIFF = 2_000_000_000
+_FORMAT = attrgetter("sample_rate", "layout.nb_channels", "layout.name", "format.name")
 # An ID3v2 tag, whose size has seven bits a byte. The match is the magic number alone, so that
 # tags within tags are found too.
 _ID3 = re.compile(rb"ID3(?=[\2-\4].(.)([\0-\x7f]{4}))", re.DOTALL)
@@ -142,16 +145,17 @@ def decode(
             decoded = float(recording.seconds * recording.channels)
             if decoded >= pause:
                 allow_time(float(recording.seconds))
-                channels, expected = recording.channels, counted or decoded / recording.share
+                channels = recording.channels
+                # Filters and the downmix hold some of what the file's share was decoded to.
+                expected = counted or recording.timeline.position * channels / recording.share
                 if expected > max_seconds and not counted:
                     expected = counted = count()
                 yield (decoded, max(decoded, expected), channels), _joined(blocks, channels)
                 blocks, pause = [], int(decoded) + step_seconds
         warnings = recording.warnings()
     if recording.seconds < MIN_SECONDS:
-        raise InvalidAudio(
-            f"it holds less than {float(MIN_SECONDS)} s of audio that can be decoded"
-        )
+        text = f"it holds less than {float(MIN_SECONDS)} s of audio that can be decoded"
+        raise InvalidAudio(text)
     result = {
         "seconds": float(recording.seconds),
         # The resampler may add a few samples at the end.
@@ -235,9 +239,8 @@ def _opened(data: bytes, max_seconds: float = inf, separate: bool = False) -> It
     except MemoryError:
         raise
     except av.FFmpegError as error:
-        raise InvalidAudio(
-            "no audio could be read: damaged, or not of a supported format"
-        ) from error
+        text = "no audio could be read: damaged, or not of a supported format"
+        raise InvalidAudio(text) from error
 
 
 def _audio_stream(container: InputContainer) -> AudioStream:
@@ -346,7 +349,7 @@ class _Recording:
 
     def blocks(self, sampling_rate: int) -> Iterator[Sequence[NDArray[np.float32]]]:
         """Yield float32 samples at 16 kHz, (n,) of each channel, one format after another."""
-        for change, ((_, channels, _, _), run) in enumerate(groupby(self._frames(), _frame_format)):
+        for change, ((_, channels, _, _), run) in enumerate(groupby(self._frames(), _FORMAT)):
             if change > MAX_FORMAT_CHANGES:
                 raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
             floats = filtered(run, ("aformat", "sample_fmts=flt"))
@@ -387,15 +390,19 @@ class _Recording:
     def _packets(self) -> Iterator[Packet[AudioStream]]:
         """Yield the packets of the stream. Unreadable parts are skipped as damage.
 
-        Raises InvalidAudio if packets add up to far more than the file.
+        Raises InvalidAudio if packets add up to far more than the file, or hold far less sound than
+        packets do.
         """
-        read = 0
+        read = count = 0
         for _ in range(MAX_READ_ERRORS):
             try:
                 for packet in self.container.demux(self.stream):
                     read += max(packet.size, 1)
                     if read > MAX_REREADING * len(self.data):
                         raise InvalidAudio("its index points to the same bytes repeatedly")
+                    count += 1
+                    if count > FREE_PACKETS + PACKETS_PER_SECOND * self.timeline.position:
+                        raise InvalidAudio("its packets are far shorter than those of any codec")
                     if packet.size:
                         self.damaged |= self.truncated  # the truncated packet was not the last
                         self.truncated = packet.is_corrupt
@@ -429,7 +436,7 @@ class _Recording:
 
     def _mono(self, blocks: Iterable[AudioFrame], channels: int) -> Iterator[AudioFrame]:
         """Yield the mean of the channels of packed blocks, or the loudest channel while they cancel
-        each other out. Two channels in opposite phase, as from swapped wires, add up to nothing.
+        each other out (`audio.downmix`).
         """
         packed: deque[NDArray[np.float32]] = deque()
 
@@ -439,19 +446,28 @@ class _Recording:
                 yield block
 
         mean = "+".join(f"{1 / channels}*c{channel}" for channel in range(channels))
-        taken: int | None = None
-        for mixed in filtered(noted(), ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}")):
-            each = packed.popleft().reshape(-1, channels)
-            taken = _instead_of_mean(each, mixed.to_ndarray(), taken)
-            if taken is None:
-                yield mixed
-                continue
-            self.cancelled += Fraction(mixed.samples, mixed.sample_rate)
-            loudest = AudioFrame.from_ndarray(
-                np.ascontiguousarray(each[None, :, taken]), "fltp", "mono"
-            )
-            loudest.sample_rate, loudest.pts = mixed.sample_rate, mixed.pts
-            yield loudest
+        mix = ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}")
+        mixed = filtered(noted(), *mix)
+        if channels == 1:
+            yield from mixed
+            return
+        voiced = taken = None
+        for stretch in _stretches(mixed):
+            each = [packed.popleft().reshape(-1, channels) for _ in stretch]
+            whole = np.concatenate([block.to_ndarray() for block in stretch], axis=1)
+            rate = stretch[0].sample_rate
+            voiced = voice_instead_of_mean(np.concatenate(each), whole, rate, voiced)
+            for block, samples in zip(stretch, each, strict=True):
+                taken = instead_of_mean(samples, block.to_ndarray(), taken)
+                if (chosen := taken if voiced is None else voiced) is None:
+                    yield block
+                    continue
+                self.cancelled += Fraction(block.samples, rate)
+                loudest = AudioFrame.from_ndarray(
+                    np.ascontiguousarray(samples[None, :, chosen]), "fltp", "mono"
+                )
+                loudest.sample_rate, loudest.pts = rate, block.pts
+                yield loudest
 
     def _checked(self, blocks: Iterable[AudioFrame]) -> Iterator[AudioFrame]:
         for block in blocks:
@@ -549,24 +565,16 @@ def _first_moment(data: bytes) -> float | None:
         return min(times.values(), default=None)
 
 
-def _frame_format(frame: AudioFrame) -> tuple[int, int, str, str]:
-    return frame.sample_rate, frame.layout.nb_channels, frame.layout.name, frame.format.name
-
-
-def _instead_of_mean(
-    samples: NDArray[np.float32], mean: NDArray[Any], taken: int | None
-) -> int | None:
-    """Return the channel of `samples` (n, channels) that replaces their `mean` (1, n), or None.
-    `taken`, the previous result, stays unless it is much softer than another channel.
-    """
-    power = np.square(samples, dtype=np.float64).sum(axis=0)
-    left = np.square(mean, dtype=np.float64).sum()
-    threshold = CANCELLED if taken is None else RESTORED
-    if not left < threshold * power.max() / samples.shape[1] ** 2:
-        return None
-    if taken is not None and power[taken] >= RESTORED * power.max():
-        return taken
-    return int(np.argmax(power))
+def _stretches(blocks: Iterable[AudioFrame]) -> Iterator[list[AudioFrame]]:
+    """Yield the blocks by STRETCH_SECONDS."""
+    stretch: list[AudioFrame] = []
+    for block in blocks:
+        stretch.append(block)
+        if sum(each.samples for each in stretch) >= STRETCH_SECONDS * block.sample_rate:
+            yield stretch
+            stretch = []
+    if stretch:
+        yield stretch
 
 
 def _is_unsized_wav(data: bytes) -> bool:

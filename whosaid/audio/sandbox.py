@@ -11,38 +11,50 @@ The system limits a fork:
 - processor time, which the function extends while it makes progress (`limit_processor_time`). The
   kernel's timer counts only the fork's own time, so a busy machine refuses no recording;
 - no descriptor but the socket to the parent, so it can open no file and no connection;
-- no environment, which holds the server's keys, and no core dump.
+- no environment, which holds the server's keys, and no core dump;
+- system calls, files and other processes (`audio.confinement`), as far as the kernel can.
 
-macOS limits no address space. System calls are not filtered: no well-maintained package for that
-was found.
+macOS limits no address space.
 
 Parent and fork talk over a pair of sockets: a line of JSON, then as many bytes as the line says.
 The parent unpickles nothing from a fork. Samples pass through the socket too, because shared memory
-would need a descriptor for each recording.
-"""
+would need a descriptor for each recording. The parent waits for a fork in steps, so its thread may
+serve others: a fork that computes for STEP_SECONDS pauses until the parent's next step, and a fork
+that stands still holds no thread.
 
-from __future__ import annotations
+A second pair of sockets, the keeper, joins parent and template for each fork. When the parent
+closes it, the template kills the fork. When the fork ends, the template says how: a process that
+the machine ended is replaced once by a fresh fork, which repeats the steps.
+"""
 
 import atexit
 import gc
 import json
+import logging
 import os
 import resource
+import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import Generator
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from io import BufferedRWPair
+from math import inf
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 from threading import RLock
 from traceback import walk_tb
 from typing import Any, NamedTuple
 
-from whosaid.errors import AudioTooLong, ClientError, InvalidAudio
+from whosaid.audio.confinement import LAYERS, confine, hide_memory
+from whosaid.errors import AudioTooLong, ClientError, InvalidAudio, Unavailable
+from whosaid.scheduling.steps import give_way, run_steps
+
+logger = logging.getLogger("endpoint")
 
 # Seconds of processor time for the headers of a recording, before the function extends them.
 # libavformat searches all names of a file's metadata before it adds a name: 150,000 take a minute.
@@ -53,6 +65,11 @@ FREE_MEMORY, MEMORY_PER_BYTE = 128 << 20, 7
 # Recordings that a fork reads before a new fork replaces it, and idle forks that are kept, some 5
 # MB each.
 MOST_RECORDINGS, MOST_IDLE = 100, 4
+# Seconds of a fork's processor time, and of the parent's waiting, after which others are served.
+STEP_SECONDS = 0.25
+# Seconds without a sign of life, after which a fork is killed. A working fork pauses after
+# STEP_SECONDS of processor time, or HEADER_SECONDS within one call of libav.
+MOST_SILENCE = 30.0
 # Modules that the template imports before it forks.
 PRELOADED = ("whosaid.audio.libav",)
 
@@ -60,6 +77,10 @@ _START = "import json, sys; sys.path = json.loads(sys.argv[1]); import {0}; {0}.
 _ERRORS: dict[str, type[ClientError]] = {
     error.code: error for error in (InvalidAudio, AudioTooLong)
 }
+# Signals that end a process for no fault of its recording: the system sends SIGKILL when memory
+# runs out.
+_FOREIGN = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT}
+_BLOCK = 1 << 18  # bytes a system call
 
 # A confined function yields values for JSON, each with the bytes that follow it.
 Work = Generator[tuple[Any, bytes | bytearray], None, tuple[Any, bytes | bytearray]]
@@ -69,69 +90,179 @@ class Step(NamedTuple):
     """Value and bytes that a confined function yields or, if it is the `last` step, returns."""
 
     value: Any
-    content: bytes
+    content: bytes | bytearray
     last: bool
+
+
+class _Lost(Exception):
+    """The machine ended a process, or cannot start or run it."""
+
+
+@dataclass(eq=False)
+class _Fork:
+    """A fork of `template`; the sockets to it and, to kill it, to the template. It has read so many
+    `recordings`. `told` are the template's words about it: a space, and later the exit status.
+    """
+
+    template: Popen[bytes]
+    stream: socket.socket
+    keeper: socket.socket
+    recordings: int = 0
+    told: bytes = b""
+
+    def close(self) -> None:
+        self.stream.close()
+        self.keeper.close()
 
 
 class Confined:
     """The process of one recording, which computes a step at a time until it is closed.
 
-    `function` is "module:name" of a generator function, called with `data` and `arguments`. Raises
-    RuntimeError if no process can be started.
+    `function` is "module:name" of a generator function, called with `data` and `arguments`. It has
+    to yield the same steps if it is called again.
     """
 
     def __init__(self, function: str, data: bytes, *arguments: Any) -> None:  # noqa: ANN401
-        self._stream, self._finished = _template.take(), False
         request = {
             "function": function,
             "arguments": arguments,
             "size": len(data),
             "seconds": HEADER_SECONDS,
         }
-        with suppress(ConnectionError):  # `step` raises the error
-            self._stream.write(json.dumps(request).encode() + b"\n")
-            self._stream.write(data)
-            self._stream.flush()
+        self._request, self._data = json.dumps(request).encode() + b"\n", data
+        self._fork: _Fork | None = None
+        self._received, self._finished, self._repeated = 0, False, False
 
-    def step(self) -> Step:
-        """Run the function up to its next yield, or its end.
+    async def step(self) -> Step:
+        """Run the function up to its next yield, or its end. Give way while the process computes.
 
         Raises the function's InvalidAudio or AudioTooLong; InvalidAudio if the process crashes or
-        exceeds its processor time; RuntimeError for any other exception in the process.
+        exceeds its processor time; Unavailable if the machine twice ends the process or cannot run
+        it; RuntimeError for any other exception in the process.
         """
-        answer: dict[str, Any] = {"size": 1}
-        content = b""
-        with suppress(ConnectionError):
-            self._stream.write(b"\n")
-            self._stream.flush()
-            if (line := self._stream.readline()).endswith(b"\n"):
-                answer = json.loads(line)
-                content = self._stream.read(answer["size"])
-        if len(content) < answer["size"]:
-            raise InvalidAudio(
-                "decoding it takes too long or crashes: convert it to FLAC at 16 kHz and send that"
-            )
+        while True:
+            try:
+                if self._fork is None:
+                    await self._begin()
+                step = await self._next()
+            except _Lost as lost:
+                logger.warning("the process that reads audio was lost: %s", lost)
+                self._abandon()
+                if self._repeated:
+                    raise Unavailable(
+                        "the process that reads audio was killed or cannot run: send the request"
+                        " again"
+                    ) from None
+                self._repeated = True
+                continue
+            self._received += 1
+            self._finished = step.last
+            return step
+
+    def close(self) -> None:
+        """End the process, or keep it for another recording if it finished this one."""
+        fork, self._fork, self._data = self._fork, None, b""
+        if fork is not None and self._finished:
+            _template.keep(fork)
+        elif fork is not None:
+            fork.close()
+
+    def _abandon(self) -> None:
+        """Kill the process, and its template if that did not even take the request."""
+        if fork := self._fork:
+            with suppress(BlockingIOError):
+                fork.told += fork.keeper.recv(_BLOCK)
+            if not fork.told:
+                _template.end(fork.template)
+            fork.close()
+            self._fork = None
+
+    async def _begin(self) -> None:
+        """Hand the recording to a process, and repeat the steps that were received before."""
+        try:
+            self._fork = _template.take(fresh=self._repeated)
+        except OSError as error:
+            raise _Lost(f"it cannot be started ({type(error).__name__})") from error
+        with suppress(ConnectionError):  # `_next` says why
+            await self._send(self._request)
+            await self._send(self._data)
+        for _ in range(self._received):
+            await self._next()
+
+    async def _next(self) -> Step:
+        answer: dict[str, Any] = {"pauses": True}
+        try:
+            while answer.get("pauses"):
+                await self._send(b"\n")
+                answer, content = await self._receive()
+                if answer.get("pauses"):
+                    await give_way()
+        except ConnectionError:
+            await self._raise_end()
         if code := answer.get("code"):
             raise _ERRORS[code](answer["text"])
         if fault := answer.get("fault"):
             raise RuntimeError(f"the process that reads audio failed: {fault}")
-        self._finished = answer["last"]
         return Step(answer["value"], content, answer["last"])
 
-    def close(self) -> None:
-        """End the process, or keep it for another recording if it finished this one."""
-        if self._finished:
-            _template.keep(self._stream)
-        else:
-            _close(self._stream)
+    async def _raise_end(self) -> None:
+        """Raise _Lost if the machine ended the process, else InvalidAudio."""
+        assert self._fork is not None
+        while told := await self._read(self._fork.keeper):
+            self._fork.told += told
+        status = self._fork.told.strip()
+        if not status or int(status) in _FOREIGN:
+            raise _Lost("it was killed or could not be started")
+        text = "decoding it takes too long or crashes: convert it to FLAC at 16 kHz and send that"
+        raise InvalidAudio(text)
+
+    async def _send(self, data: bytes) -> None:
+        assert self._fork is not None
+        stream, rest = self._fork.stream, memoryview(data)
+        while rest:
+            await _wait(stream, select.POLLOUT)
+            rest = rest[stream.send(rest[:_BLOCK]) :]
+
+    async def _receive(self) -> tuple[dict[str, Any], bytearray]:
+        """Return a line of JSON and the bytes behind it. Raises ConnectionError at the end."""
+        assert self._fork is not None
+        received, size, answer = bytearray(), inf, dict[str, Any]()
+        while len(received) < size:
+            if not (some := await self._read(self._fork.stream)):
+                raise ConnectionResetError
+            received += some
+            if not answer and (end := received.find(b"\n")) >= 0:
+                answer = json.loads(received[:end])
+                size = answer["size"]
+                del received[: end + 1]
+        return answer, received
+
+    @staticmethod
+    async def _read(channel: socket.socket) -> bytes:
+        await _wait(channel, select.POLLIN)
+        return channel.recv(_BLOCK)
+
+
+async def _wait(channel: socket.socket, event: int) -> None:
+    """Give way until `channel` is ready. Raises _Lost after MOST_SILENCE."""
+    poll, deadline = select.poll(), time.monotonic() + MOST_SILENCE
+    poll.register(channel, event)
+    while not poll.poll(1_000 * STEP_SECONDS):
+        if time.monotonic() > deadline:
+            raise _Lost(f"it showed no sign of life for {MOST_SILENCE:g} s")
+        await give_way()
 
 
 def run_confined(function: str, data: bytes, *arguments: Any) -> Any:  # noqa: ANN401
     """Return the value that `function` returns for `data`. Raises the errors of `Confined`."""
-    with closing(Confined(function, data, *arguments)) as process:
-        while not (step := process.step()).last:
-            pass
-        return step.value
+
+    async def run() -> Any:  # noqa: ANN401
+        with closing(Confined(function, data, *arguments)) as process:
+            while not (step := await process.step()).last:
+                pass
+            return step.value
+
+    return run_steps(run())
 
 
 class _Template:
@@ -139,36 +270,28 @@ class _Template:
         self._lock = RLock()
         self._process: Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._idle: list[BufferedRWPair] = []
+        self._idle: list[_Fork] = []
 
-    def take(self) -> BufferedRWPair:
-        """Return a stream to an idle fork, else to a new fork. Start the process again if it was
-        killed. Raises RuntimeError if it cannot be started.
+    def take(self, fresh: bool) -> _Fork:
+        """Return an idle fork, or a new fork if there is none or it has to be `fresh`. Start the
+        process again if it was killed. Raises OSError if it cannot be started.
         """
-        new = 0
-        while new < 2:
-            with self._lock:
-                self.start()
-                new += not self._idle
-                stream = self._idle.pop() if self._idle else self._ask()
-            with suppress(ConnectionError):
-                stream.write(b"\n")
-                stream.flush()
-                if stream.readline():  # the fork is alive
-                    return stream
-            _close(stream)
-        raise RuntimeError("the process that reads audio cannot be started")
-
-    def keep(self, stream: BufferedRWPair) -> None:
         with self._lock:
-            if self._process is not None and len(self._idle) < MOST_IDLE:
-                self._idle.append(stream)
+            self.start()
+            return self._idle.pop() if self._idle and not fresh else self._ask()
+
+    def keep(self, fork: _Fork) -> None:
+        fork.recordings += 1
+        with self._lock:
+            kept = fork.template is self._process and len(self._idle) < MOST_IDLE
+            if kept and fork.recordings < MOST_RECORDINGS:
+                self._idle.append(fork)
                 return
-        _close(stream)
+        fork.close()
 
     def forget(self) -> None:
         while self._idle:
-            _close(self._idle.pop())
+            self._idle.pop().close()
         if self._control is not None:
             self._control.close()
 
@@ -181,8 +304,8 @@ class _Template:
                 self.end()  # somebody killed it
             path = [str(Path(__file__).parents[2]), *sys.path]
             command = [sys.executable, "-c", _START.format(__name__), json.dumps(path), *PRELOADED]
-            self._control, other_end = socket.socketpair()
-            with other_end:
+            with ExitStack() as resources:
+                control, other_end = map(resources.enter_context, socket.socketpair())
                 # A session of its own, because Ctrl+C is meant for the parent. One thread, because
                 # numpy's threads would make forks unsafe.
                 self._process = Popen(
@@ -192,57 +315,128 @@ class _Template:
                     start_new_session=True,
                     env={"OPENBLAS_NUM_THREADS": "1"},
                 )
+                resources.pop_all()
+                other_end.close()
+            self._control = control
             self._idle.append(self._ask())
 
-    def end(self) -> None:
+    def end(self, process: Popen[bytes] | None = None) -> None:
+        """End the process, if it is still `process`."""
         with self._lock:
-            if self._process is not None:
+            if self._process is not None and process in (None, self._process):
                 self.forget()
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
                 self._process = None
 
-    def _ask(self) -> BufferedRWPair:
-        """Return a stream to a new fork. The stream is at its end if the process has ended."""
+    def _ask(self) -> _Fork:
+        """Return a new fork. Its sockets are at their end if the process has ended."""
         assert self._control is not None
-        ours, theirs = socket.socketpair()
-        with theirs, suppress(ConnectionError):
-            socket.send_fds(self._control, [b"\n"], [theirs.fileno()])
-        with ours:
-            return ours.makefile("rwb")
-
-
-def _close(stream: BufferedRWPair) -> None:
-    with suppress(ConnectionError):  # closing flushes, which may fail
-        stream.close()
+        assert self._process is not None
+        (stream, theirs), (keeper, other_end) = socket.socketpair(), socket.socketpair()
+        for ours in (stream, keeper):
+            ours.setblocking(False)
+        with theirs, other_end, suppress(ConnectionError):
+            socket.send_fds(self._control, [b"\n"], [theirs.fileno(), other_end.fileno()])
+        return _Fork(self._process, stream, keeper)
 
 
 def start() -> None:
-    """Start the template now, so that no recording waits for it."""
+    """Start the template, so that no recording waits for it, and hide this process's memory."""
+    hide_memory()
     _template.start()
 
 
+def log_layers() -> None:
+    """Log which layers confine the forks, and which this system lacks."""
+    with suppress(Unavailable):
+        layers = run_confined(f"{__name__}:held_layers", b"")
+        lacking = [each for each in LAYERS if each not in layers]
+        logger.info(
+            "audio is decoded under %s; this system lacks %s",
+            ", ".join(layers) or "limits alone",
+            ", ".join(lacking) or "nothing",
+        )
+
+
+def held_layers(_: bytes) -> Work:
+    """Return the layers that hold in this fork."""
+    yield from ()
+    return _layers, b""
+
+
 def serve(modules: list[str]) -> None:
-    """Run the template's main loop: fork for each socket that arrives on the standard input."""
+    """Run the template's main loop: fork for each pair of sockets that arrives on the standard
+    input, kill the forks whose keeper the parent closes, and tell the parent how forks ended.
+    """
     for module in modules:
         import_module(module)
+    hide_memory()
     gc.freeze()  # so that a collection in a fork copies no page
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    control = socket.socket(fileno=sys.stdin.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes `poll`
+    woken, wake = socket.socketpair()
+    wake.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    control, keepers = socket.socket(fileno=sys.stdin.fileno()), dict[int, socket.socket]()
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-        if not message:  # the parent has ended
-            os.killpg(0, signal.SIGKILL)
-        if not os.fork():
-            control.close()
-            os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
-            with suppress(BaseException), socket.socket(fileno=descriptors[0]) as connection:
+        poll = select.poll()
+        for each in (control, woken, *keepers.values()):
+            if each.fileno() >= 0:
+                poll.register(each, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if woken.fileno() in ready:
+            woken.recv(_BLOCK)
+        for pid, status in _ended():
+            with keepers.pop(pid) as keeper, suppress(OSError):
+                keeper.send(str(status).encode())
+        for pid, keeper in keepers.items():
+            if keeper.fileno() in ready:
+                os.kill(pid, signal.SIGKILL)
+                keeper.close()
+        if control.fileno() in ready:
+            message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+            if not message:  # the parent has ended
+                os.killpg(0, signal.SIGKILL)
+            sockets = [socket.socket(fileno=each) for each in descriptors]
+            _fork(sockets, keepers, (control, woken, wake))
+
+
+def _ended() -> Iterator[tuple[int, int]]:
+    """Yield the process ID and the exit status of each fork that has ended."""
+    with suppress(ChildProcessError):  # there is no fork
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended[0], os.waitstatus_to_exitcode(ended[1])
+
+
+def _fork(
+    sockets: Sequence[socket.socket],
+    keepers: dict[int, socket.socket],
+    others: Iterable[socket.socket],
+) -> None:
+    """Fork with the `sockets` to the parent, and add the keeper, the second, to `keepers`. If the
+    system has no process or descriptor left, the parent finds both sockets closed.
+    """
+    with ExitStack() as resources:
+        for each in sockets:
+            resources.enter_context(each)
+        with suppress(OSError, ValueError):
+            connection, keeper = sockets
+            keeper.send(b" ")  # the request has arrived
+            if pid := os.fork():
+                keepers[pid] = keeper
+                resources.pop_all()
+                connection.close()
+                return
+            try:
+                signal.set_wakeup_fd(-1)
+                for each in (keeper, *keepers.values(), *others):
+                    each.close()
+                os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
                 _answer_all(connection.makefile("rwb"))
-            os._exit(0)
-        for descriptor in descriptors:
-            os.close(descriptor)
+            finally:
+                os._exit(0)
 
 
 def limit_processor_time(seconds: float) -> None:
@@ -252,15 +446,22 @@ def limit_processor_time(seconds: float) -> None:
 
 
 _started = 0.0  # processor time before the current recording
+_layers: list[str] = []  # that hold in this fork
 
 
 def _answer_all(stream: BufferedRWPair) -> None:
     """Run a fork's main loop: run the parent's functions until it closes the stream."""
     memory = _confine()
-    for _ in range(MOST_RECORDINGS):
-        stream.write(stream.readline())
+
+    def pause(*_: object) -> None:
+        stream.write(b'{"size": 0, "pauses": true}\n')
         stream.flush()
-        request = json.loads(stream.readline())
+        if not stream.readline():
+            os._exit(0)
+
+    signal.signal(signal.SIGVTALRM, pause)
+    while line := stream.readline():
+        request = json.loads(line)
         size, (module, _, name) = request["size"], request["function"].partition(":")
         function = getattr(sys.modules[module], name)
         work = function(stream.read(size), *request["arguments"])
@@ -280,6 +481,7 @@ def _answer(work: Work, stream: BufferedRWPair, seconds: float) -> None:
         content: bytes | bytearray = b""
         answer: dict[str, Any] = {}
         last = True
+        signal.setitimer(signal.ITIMER_VIRTUAL, STEP_SECONDS, STEP_SECONDS)
         try:
             answer["value"], content = next(work)
             last = False
@@ -292,6 +494,7 @@ def _answer(work: Work, stream: BufferedRWPair, seconds: float) -> None:
         except Exception as error:  # its text may quote the recording
             *_, (frame, line) = walk_tb(error.__traceback__)
             answer["fault"] = f"{type(error).__name__}, {frame.f_code.co_name}:{line}"
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         stream.write(json.dumps({"size": len(content), "last": last, **answer}).encode() + b"\n")
         stream.write(content)
         stream.flush()
@@ -299,13 +502,15 @@ def _answer(work: Work, stream: BufferedRWPair, seconds: float) -> None:
 
 
 def _confine() -> int | None:
-    """Give up files, new descriptors and core dumps for good. Return the bytes of this process's
-    address space; None without /proc, because such systems limit no address space either.
+    """Give up files, new descriptors, core dumps and system calls for good. Return the bytes of
+    this process's address space; None without /proc, because such systems limit no address space
+    either.
     """
     memory: int | None = None
     with suppress(OSError):
         pages = Path("/proc/self/statm").read_text().split()[0]
         memory = int(pages) * resource.getpagesize()
+    _layers.extend(confine())
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):
         resource.setrlimit(kind, (0, 0))  # open descriptors stay open
     return memory

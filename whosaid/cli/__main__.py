@@ -4,8 +4,6 @@ The command line is read with any Python and only the standard library, so that 
 install nothing. Then .venv is installed, and the command runs under its Python.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -54,7 +52,7 @@ COMMANDS = {
         "whosaid.transcribe.options:read_transcribe", "whosaid.transcribe.__main__:run"
     ),
     "voices": Command("whosaid.transcribe.voices:read", "whosaid.transcribe.voices:run"),
-    "serve": Command("whosaid.server.options:read", "whosaid.server.__main__:run"),
+    "serve": Command("whosaid.server.options:read", "whosaid.server.__main__:run_for_user"),
     "bench": Command("benchmarks.options:read_bench", "benchmarks.options:run", "dev"),
     "gpu-check": Command(
         "benchmarks.options:read_gpu_check", "benchmarks.gpu_check.__main__:main", "dev"
@@ -102,10 +100,8 @@ def make_ready(layer: str) -> None:
 
 def require(program: str, packages: Sequence[str], status: int) -> None:
     if missing := [name.replace("_", "-") for name in packages if find_spec(name) is None]:
-        print(
-            f"{program}: first pip install {' '.join(missing)}, or run scripts/setup",
-            file=sys.stderr,
-        )
+        told = f"{program}: first pip install {' '.join(missing)}, or run scripts/setup"
+        print(told, file=sys.stderr)
         sys.exit(status)
 
 

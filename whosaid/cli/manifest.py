@@ -4,8 +4,6 @@ The extras and the benchmarks read the same form, and each uses the fields that 
 (extras/archive/README.md).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -44,9 +42,8 @@ def _decoded(text: str, place: str) -> Any:  # noqa: ANN401
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         where = place.format(getattr(error, "lineno", 1))
-        raise ValueError(
-            f"{where}: is not JSON; write a line {EXAMPLE} for each recording, or one JSON list"
-        ) from error
+        told = f"{where}: is not JSON; write a line {EXAMPLE} for each recording, or one JSON list"
+        raise ValueError(told) from error
 
 
 def _fields(place: str, entry: object) -> dict[str, Any]:

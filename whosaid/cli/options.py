@@ -4,8 +4,6 @@ The parameters are those of docs/api.md under names that other programs use. An 
 given is not sent, and only `config.InferenceConfig` checks bounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -74,12 +72,23 @@ def _read(read: Callable[[Path], T], path: str) -> T:
         raise argparse.ArgumentTypeError(f"{path}: {reason}") from error
 
 
+_voices = partial(_read, read_voices)
+
+
 def named_pairs(text: str, form: str) -> list[tuple[str, str]]:
     """Read pairs of `A=B` or `A=B,C=D`; `form` tells the user how to write a pair."""
     pairs = [part.rpartition("=") for part in COMMA_BEFORE_PAIR.split(text)]
     if not all(first.strip() and second.strip() for first, _, second in pairs):
         raise argparse.ArgumentTypeError(f"should be {form}, or several with commas between them")
     return [(first.strip(), second.strip()) for first, _, second in pairs]
+
+
+def _phrases(text: str) -> str:
+    """Return the lines of a file with the name `text` as JSON, else `text`."""
+    if not Path(text).is_file():
+        return text
+    lines = _read(partial(Path.read_text, encoding="utf-8"), text).splitlines()
+    return json.dumps([line.strip() for line in lines if line.strip()], ensure_ascii=False)
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -109,105 +118,67 @@ KNOWN = (
     " repeatable, or several with commas"
 )
 CHANNELS = "mix (default), or separate: transcribe each channel by itself, as one speaker"
+TASKS, WORDS = one_of("transcribe", "translate"), ("--word-timestamps",)
+PROMPT = 'earlier text, whose spelling is followed, e.g. "Dr. Lovelace, hello."'
+HOTWORDS = (
+    'names and terms to expect, with commas, e.g. "Lovelace, Analytical Engine"; or a file with'
+    " one a line"
+)
+ASSISTED = (
+    "let the assistant draft (default: if that saves time); if it does not, a warning says why"
+)
+VOICES = "known speakers too: the voices that scripts/voices keeps in a file"
+SIMILARITY = "the least similarity (0 to 1) of a speaker and a clip; default: the model's"
+CHANNEL_NAMES = "names of separate channels, with commas between them"
+CHANNEL_STARTS = "seconds at which separate channels or --tracks begin, e.g. 0,12.5"
+TEMPERATURE = "0 (default): the likeliest text; up to 1: sampled once"
+UNLIKELY = "retry a window whose text is less likely than this; default: -0.35"
+LENGTH = "0 to 1: how strongly beam search favours long text"
 RATIO = "retry a window whose text compresses better than this; default: 2.4"
 SILENT = "a window that is more likely than this to be silent may get no text; default: 0.6"
 # The options for a request's parameters, by the help's group and its description.
 GROUPS: dict[tuple[str, str], tuple[Option, ...]] = {
     ("transcription", "explained in docs/api.md"): (
         argument("--language", "a code or English name, e.g. de; default: detected", "LANGUAGE"),
-        argument(
-            "--task",
-            "transcribe (default), or translate into English",
-            "TASK",
-            type=one_of("transcribe", "translate"),
-        ),
-        flag(
-            "--words",
-            "times of every word",
-            "word",
-            also=("--word-timestamps",),
-            dest="return_timestamps",
-        ),
+        argument("--task", "transcribe (default), or translate into English", "TASK", type=TASKS),
+        flag("--words", "times of every word", "word", also=WORDS, dest="return_timestamps"),
         flag("--multilingual", "several languages in one recording"),
-        argument(
-            "--prompt",
-            'earlier text, whose spelling is followed, e.g. "Dr. Lovelace, hello."',
-            "TEXT",
-            also=("--initial-prompt",),
-        ),
-        argument(
-            "--hotwords",
-            'names and terms to expect, separated by commas, e.g. "Lovelace, Analytical Engine"',
-            "WORDS",
-        ),
+        argument("--prompt", PROMPT, "TEXT", also=["--initial-prompt"]),
+        argument("--hotwords", HOTWORDS, "WORDS", type=_phrases),
         count("--num-beams", "beam search; default: 1", also=("--beam-size",)),
         count("--batch-size", "windows decoded at once"),
-        flag(
-            "--assisted",
-            "let the assistant draft (default: if that saves time); if it does not, a warning says"
-            " why",
-        ),
+        flag("--assisted", ASSISTED),
     ),
     ("speakers", ""): (
         count("--num-speakers", "number of speakers, if known"),
         count("--min-speakers", "at least so many"),
         count("--max-speakers", "at most so many"),
         argument("--known-speakers", KNOWN, "FILE=NAME", type=_clips, action="extend"),
-        argument(
-            "--voices",
-            "known speakers too: the voices that scripts/voices keeps in a file",
-            "FILE",
-            type=partial(_read, read_voices),
-            action="extend",
-            dest="known_speakers",
-        ),
-        argument(
-            "--known-speaker-threshold",
-            "the least similarity (0 to 1) of a speaker and a clip; default: the model's",
-            "NUMBER",
-        ),
+        argument("--voices", VOICES, "FILE", type=_voices, action="extend", dest="known_speakers"),
+        argument("--known-speaker-threshold", SIMILARITY, "NUMBER"),
         flag("--diarize", "find speakers (default)"),
-        flag(
-            "--no-speakers",
-            "do not find speakers",
-            const=False,
-            also=("--no-diarize",),
-            dest="diarize",
-        ),
+        flag("--no-speakers", "do not find speakers", False, also=["--no-diarize"], dest="diarize"),
         argument("--channels", CHANNELS, "CHANNELS", type=one_of("mix", "separate")),
-        argument(
-            "--channel-names", "names of separate channels, with commas between them", "NAMES"
-        ),
+        argument("--channel-names", CHANNEL_NAMES, "NAMES"),
+        argument("--channel-starts", CHANNEL_STARTS, "SECONDS"),
     ),
     ("thresholds", "as openai/whisper and faster-whisper call them"): (
-        argument(
-            "--temperature", "0 (default): the likeliest text; up to 1: sampled once", "NUMBER"
-        ),
+        argument("--temperature", TEMPERATURE, "NUMBER"),
         argument("--compression-ratio-threshold", RATIO, "NUMBER"),
-        argument(
-            "--logprob-threshold",
-            "retry a window whose text is less likely than this; default: -0.35",
-            "NUMBER",
-        ),
+        argument("--logprob-threshold", UNLIKELY, "NUMBER"),
         argument("--no-speech-threshold", SILENT, "NUMBER"),
-        argument(
-            "--length-penalty", "0 to 1: how strongly beam search favours long text", "NUMBER"
-        ),
+        argument("--length-penalty", LENGTH, "NUMBER"),
         flag("--vad-filter", "decode only speech (default)"),
         flag("--no-vad-filter", "also decode silence and noise", const=False, dest="vad_filter"),
         argument("--vad-parameters", "settings of speech detection, as in faster-whisper", "JSON"),
     ),
-    ("subtitles", "layout of srt and vtt, as openai/whisper's"): (
+    ("layout", "of srt and vtt, as openai/whisper's, and of txt"): (
         count("--max-line-width", "characters of a line"),
         count("--max-line-count", "lines of a subtitle"),
         count("--max-words-per-line", "words of a subtitle, unless both limits above are given"),
         flag("--highlight-words", "underline each word while it is spoken"),
-        flag(
-            "--no-subtitle-speakers",
-            "do not show who speaks",
-            const=False,
-            dest="subtitle_speakers",
-        ),
+        flag("--no-subtitle-speakers", "do not show who speaks", False, dest="subtitle_speakers"),
+        flag("--txt-times", "begin each line of txt with its time, [00:12:31]"),
     ),
 }
 
@@ -217,22 +188,16 @@ def _names(options: tuple[Option, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
-# The request's parameters that have an option, and those for the layout of subtitles.
+# The request's parameters that have an option, and those for the layout of files.
 PARAMETERS = tuple(name for options in GROUPS.values() for name in _names(options))
-LAYOUT = _names(GROUPS["subtitles", "layout of srt and vtt, as openai/whisper's"])
+LAYOUT = _names(GROUPS["layout", "of srt and vtt, as openai/whisper's, and of txt"])
 
 
 def add_parameters(parser: CommandParser) -> None:
     for (title, description), options in GROUPS.items():
         add_options(parser, title, description, options)
-    option(
-        parser,
-        "--parameters",
-        "any parameters of docs/api.md; options override them",
-        type=json_object,
-        default={},
-        metavar="JSON",
-    )
+    told = "any parameters of docs/api.md; options override them"
+    option(parser, "--parameters", told, type=json_object, default={}, metavar="JSON")
 
 
 def add_models(parser: CommandParser) -> None:

@@ -4,8 +4,6 @@ An option for an environment variable names the variable in its help and has no 
 settings read the variable if the option is not given.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
@@ -16,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from whosaid.model_reference import ModelReference
 
@@ -43,8 +42,8 @@ class CommandParser(argparse.ArgumentParser):
     """argparse's parser without abbreviations, which suggests known options for an unknown one.
 
     `examples` are pairs of a description and a command line. The usage shows `operands` after the
-    options. `variables` maps options that do not exist to environment variables with their effect.
-    `checks` return an error if options contradict each other.
+    options. `variables` maps options that do not exist to environment variables, or
+    options, with their effect. `checks` return an error if options contradict each other.
     """
 
     def __init__(
@@ -129,8 +128,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def _suggestion(self, name: str) -> str:
         """Suggest a variable or options; return "" if none is similar to `name`."""
-        if variable := self.variables.get(name):
-            return f"; set the variable {variable} instead"
+        if other := self.variables.get(name):
+            set_ = f"; set the variable {other} instead"
+            return f"; did you mean {other}?" if other.startswith("-") else set_
         known = [each for each in self._option_string_actions if each != _opposite(name)]
         near = get_close_matches(name, known, 1, 0.82)
         parts = set(name[2:].split("-"))
@@ -159,9 +159,8 @@ def one_of(*names: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text in names:
             return text
-        raise argparse.ArgumentTypeError(
-            f"{text[:40]!a} is none of {', '.join(names)}{did_you_mean(text, names)}"
-        )
+        told = f"{text[:40]!a} is none of {', '.join(names)}{did_you_mean(text, names)}"
+        raise argparse.ArgumentTypeError(told)
 
     return read
 
@@ -190,8 +189,14 @@ def whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int
 
 
 def web_address(text: str) -> str:
-    if not text.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError("should begin with http:// or https://")
+    """Return a URL. WebSocket's schemes name a server too."""
+    try:
+        parts = urlsplit(text)
+        there = parts.hostname is not None and parts.port != 0
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"is not an address: {error}") from error
+    if parts.scheme not in ("http", "https", "ws", "wss") or not there:
+        raise argparse.ArgumentTypeError("should begin with http:// or https://, and name a host")
     return text
 
 

@@ -39,6 +39,14 @@ def load_diarizer(
     return load_pyannote(name, revision, token, device)
 
 
+def import_ahead() -> None:
+    """Begin to import the libraries of pipelines in a thread, if they are installed."""
+    if find_spec("pyannote"):
+        from whosaid.diarization.pyannote import import_ahead
+
+        import_ahead()
+
+
 def model_type(name: str, revision: str | None, token: str | None) -> str | None:
     """Return `model_type` of the model's `config.json`, or None if there is no such file
     (pyannote's pipelines) or it cannot be downloaded. Loading then reports the reason.

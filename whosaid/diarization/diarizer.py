@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from whosaid.diarization.activity import SpeakerActivity
 from whosaid.payload.parameters import Voice
 from whosaid.timebase import merged
 from whosaid.transcript import SpeakerTurn
@@ -23,7 +24,8 @@ MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
 
 Span = tuple[float, float]  # start and end, seconds
 Vector = NDArray[np.floating[Any]]  # (dimension,), of any norm
-Pause = Callable[[], None]
+# Called with the share of the work that is done, if it is known.
+Pause = Callable[..., None]
 
 
 class DiarizationCancelled(Exception):
@@ -49,7 +51,7 @@ class Diarization:
     turns of that speaker were cut. An embedding may be zero or NaN; some pipelines (`legacy: true`)
     have none. Embeddings identify people, so they are neither printed nor stored. `most_speakers`
     is the largest number of speakers that the model distinguishes, None if unlimited. `answered`
-    are the voices that the client asked for.
+    are the voices that the client asked for. `activity` is None if the pipeline only has decisions.
     """
 
     turns: tuple[SpeakerTurn, ...]
@@ -58,6 +60,7 @@ class Diarization:
     voices: Mapping[str, Vector] = field(default_factory=dict, repr=False, compare=False)
     most_speakers: int | None = None
     answered: Mapping[str, Voice] = field(default_factory=dict, repr=False, compare=False)
+    activity: SpeakerActivity | None = field(default=None, repr=False, compare=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -73,8 +76,8 @@ class Diarization:
         return tuple(warnings)
 
     def renamed(self, names: Mapping[str, str]) -> Diarization:
-        """Return a copy with speaker labels replaced by `names`. A label without a name stays, but
-        its voice is dropped.
+        """Return a copy with labels replaced by `names`, without activity; a label without a name
+        loses its voice.
         """
 
         def rename(turns: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
@@ -89,15 +92,8 @@ class Diarization:
             exclusive=rename(self.exclusive),
             voices=voices,
             answered={names.get(label, label): each for label, each in self.answered.items()},
+            activity=None,
         )
-
-    def numbered(self, labels: dict[str, str]) -> Diarization:
-        """Return a copy with speakers SPEAKER_00, SPEAKER_01, ... in the order in which they first
-        speak. `labels` maps the pipeline's labels to these names. New labels are added to it.
-        """
-        for turn in sorted((*self.turns, *self.exclusive), key=lambda turn: turn.start):
-            labels.setdefault(turn.speaker, f"SPEAKER_{len(labels):02d}")
-        return self.renamed(labels)
 
     def touching(self, speech: Sequence[Span]) -> Diarization:
         """Return a copy without turns that are more than MARGIN away from all of `speech`, spans in
@@ -137,7 +133,7 @@ class Capabilities:
     can be named. `same_voice`: the least cosine at which two of its embeddings count as one voice;
     None if never measured. `streams`: it is fast enough for live audio. `voice_model`: a name that
     no other weights of an embedding network have, "" if unknown; `dimension` is the length of its
-    embeddings.
+    embeddings. `early`: it can begin before a recording is decoded.
     """
 
     hints: bool
@@ -146,6 +142,7 @@ class Capabilities:
     streams: bool = False
     voice_model: str = ""
     dimension: int = 0
+    early: bool = False
 
 
 class DiarizationStream(Protocol):
@@ -160,13 +157,27 @@ class DiarizationStream(Protocol):
         """Number of samples until `push` can return more turns."""
 
     def push(
-        self, samples: NDArray[np.float32], last: bool = False, pause: Pause = lambda: None
+        self, samples: NDArray[np.float32], last: bool = False, pause: Pause = lambda *_: None
     ) -> Diarization:
         """Add samples, float32 (n,) at 16 kHz. Return the turns between the clock before the call
         and the clock after it, cut at both. With `last`, all remaining turns become known.
 
         Raises the errors of `Diarizer.diarize`; the stream cannot be used afterwards.
         """
+
+
+class EarlyDiarization(Protocol):
+    """Diarizes one recording, and begins while it is decoded; for one thread at a time."""
+
+    def hear(self, samples: NDArray[np.float32], pause: Pause = lambda *_: None) -> None:
+        """Do what needs no more than the first `samples` (n,), which begin with those of earlier
+        calls and do not change. Raises the errors of `Diarizer.diarize`.
+        """
+
+    def diarize(
+        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda *_: None
+    ) -> Diarization:
+        """Return the result of `Diarizer.diarize` for the whole recording; call this once."""
 
 
 class Diarizer(Protocol):
@@ -177,7 +188,7 @@ class Diarizer(Protocol):
         """Constant after loading."""
 
     def diarize(
-        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda: None
+        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda *_: None
     ) -> Diarization:
         """Find the speaker turns of `samples`, float32 (n,) at 16 kHz.
 
@@ -194,6 +205,15 @@ class Diarizer(Protocol):
 
     def stream(self) -> DiarizationStream:
         """Open a stream of live audio. Requires `capabilities.streams`."""
+
+    def start_early(self) -> EarlyDiarization:
+        """Start a recording that is being decoded. Requires `capabilities.early`."""
+
+
+def add_labels(labels: dict[str, str], speakers: Iterable[str | None]) -> None:
+    """Map each new speaker, in order, to the next of SPEAKER_00, SPEAKER_01, ..."""
+    for speaker in filter(None, speakers):
+        labels.setdefault(speaker, f"SPEAKER_{len(labels):02d}")
 
 
 def _with_margin(speech: Sequence[Span]) -> tuple[list[float], list[float]]:

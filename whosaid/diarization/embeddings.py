@@ -11,21 +11,24 @@ subtracted from its features. Frames under a mean that two windows share moved e
 percent in cosine, and turns of real meetings with them.
 
 The residual network itself is made faster (`FoldedResNet`). In inference a batch normalisation
-multiplies and adds constants, so it is folded into the convolution before it. Frames outside every
-mask are not computed, nor are features further than `reach` from a mask. The remaining products are
-45 GFLOP for ten seconds full of speech. On a CPU weights are packed once in oneDNN's own layout,
-and oneDNN adds the shortcut and applies ReLU while a convolution's results are still in registers;
-products run at nearly the rate at which a processor with AVX2 multiplies. On CUDA the network
-computes in float16, on tensor cores.
+multiplies and adds constants, so it is folded into the convolution before it. Ten seconds full of
+speech take 45 GFLOP. On a CPU frames outside every mask are not computed, nor are features further
+than `reach` from a mask. Weights are packed once in oneDNN's own layout there, and oneDNN adds the
+shortcut and applies ReLU while a convolution's results are still in registers; products run at
+nearly the rate at which a processor with AVX2 multiplies. On CUDA the network computes in float16,
+on tensor cores.
 
-All results equal pyannote's up to rounding.
+All results equal pyannote's up to rounding. Stretches of speakers are embedded beside them
+(`diarization.stretches`), at nearly no cost.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -35,8 +38,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from whosaid.diarization.stretches import MixedSpeaker, Stretches, separate
 from whosaid.runtime.device import HAS_ONEDNN
 from whosaid.runtime.versions import crop_window
+
+logger = logging.getLogger("endpoint")
 
 # Most elements of the network's last layer in a CPU batch, so that activations stay in cache: 1
 # window of 10 s with 80 mel bands (a batch of 8 ran at half the speed), or 10 of the demo's windows
@@ -48,6 +54,7 @@ MAX_CPU_ELEMENTS = 320_000
 SPAN = 128
 # Least cosine of an embedding in float16 and in float32; values beyond float16 give NaN.
 LEAST_COSINE = 0.999
+EMBEDDED_ON_GPU = 32  # most windows together: 0.5 to 1 GB by their shapes
 
 Array = NDArray[np.float32]
 # Embeds (windows, 1, samples) under (windows, speakers, mask frames).
@@ -70,27 +77,32 @@ def share_frames(pipeline: Any) -> None:  # noqa: ANN401
     embedding model has a separate pooling.
     """
     if isinstance(getattr(getattr(pipeline, "_embedding", None), "model_", None), FrameModel):
-        pipeline.get_embeddings = WindowEmbeddings(pipeline)
+        # Of other models pyannote thresholds a copy of the activity, which must keep its shape.
+        powerset = pipeline._segmentation.model.specifications.powerset
+        pipeline.get_embeddings = WindowEmbeddings(pipeline, separates=powerset)
 
 
 class WindowEmbeddings:
-    """Replaces `get_embeddings` of one pipeline. Not thread-safe, like the pipeline."""
+    """Replaces `get_embeddings` of one pipeline. If it `separates`, local speakers with several
+    voices become several. Not thread-safe, like the pipeline.
+    """
 
-    def __init__(self, pipeline: Any) -> None:  # noqa: ANN401
-        self._pipeline = pipeline
+    def __init__(self, pipeline: Any, separates: bool = False) -> None:  # noqa: ANN401
+        self._pipeline, self.separates = pipeline, separates
         embedding, model = pipeline._embedding, pipeline._embedding.model_
         self._device: torch.device = embedding.device
-        # pyannote finds its model's shortest input by trial at first use, which is here.
-        self._min_samples: int = embedding.min_num_samples
+        self._min_samples = _min_samples(embedding)
         self._rate: int = embedding.sample_rate
         window_samples = round(pipeline._segmentation.duration * self._rate)
         silence = torch.zeros(1, 1, window_samples, device=self._device)
-        with torch.inference_mode():
-            frames = model.forward_frames(silence)
         self._max_batch = sys.maxsize
         if self._device.type == "cpu":
-            self._max_batch = max(1, MAX_CPU_ELEMENTS // frames.numel())
-        self._forward = _forward_of(model, silence)
+            self._max_batch = max(1, MAX_CPU_ELEMENTS // _last_elements(model, silence))
+        elif self._device.type == "cuda":
+            self._max_batch = EMBEDDED_ON_GPU
+        self._silence = silence
+        self._forward = _forward_of(model, self._device)
+        self._compared = self._device.type != "cuda"
         # The embedding (dimension,) of every silent speaker: under a mask of zeros all windows pool
         # to the same embedding.
         self._silent = self._embed(silence, torch.zeros(1, 1, 1))[0, 0]
@@ -105,54 +117,134 @@ class WindowEmbeddings:
         """Embed the speakers of each window, (windows, speakers, dimension).
 
         `binary_segmentations` is a `pyannote.core.SlidingWindowFeature` (windows, frames, speakers)
-        with each speaker's activity. `exclude_overlap` ignores frames with several speakers, unless
-        too few are left for the model. `hook` is called before the first batch and after each
-        batch, with pyannote's arguments. Exceptions of `hook` pass through.
+        with each speaker's activity, which `separate` changes in place. `exclude_overlap` ignores
+        frames with several speakers, unless too few are left for the model. `hook` is called before
+        the first batch and after each batch, with pyannote's arguments. Exceptions of `hook` pass
+        through. `file["embedded"]` may have the first results of `embed_batch`, which are removed.
         """
         activity, windows = binary_segmentations.data, binary_segmentations.sliding_window
-        window_samples = windows.duration * self._rate
-        min_frames = math.ceil(activity.shape[1] * self._min_samples / window_samples)
+        known = file.get("embedded", deque())
         embeddings = np.tile(self._silent, (activity.shape[0], activity.shape[2], 1))
         active = np.flatnonzero((activity > 0).any(axis=(1, 2)))  # windows with speech
-        size = min(self._pipeline.embedding_batch_size, self._max_batch)
+        size = self.windows_together(self._pipeline.embedding_batch_size)
         batches = [active[start : start + size] for start in range(0, len(active), size)]
+        mixed: list[MixedSpeaker] = []
         hook("embeddings", None, total=len(batches), completed=0)
         for completed, batch in enumerate(batches, 1):
-            waveforms = [
-                crop_window(self._pipeline._audio, file, windows[int(index)]) for index in batch
-            ]
-            masks = speaker_masks(activity[batch], min_frames if exclude_overlap else None)
-            embeddings[batch] = self._embed(torch.stack(waveforms), torch.from_numpy(masks))
+            embeddings[batch], own = (
+                known.popleft()
+                if known
+                else self.embed_batch(
+                    file, windows, batch.tolist(), activity[batch], exclude_overlap
+                )
+            )
+            mixed += own
             hook("embeddings", embeddings[batch], total=len(batches), completed=completed)
-        return embeddings
+        return separate(binary_segmentations, embeddings, mixed)
+
+    def embed_batch(
+        self,
+        file: Mapping[str, Any],
+        windows: Any,  # noqa: ANN401
+        batch: Sequence[int],
+        activity: Array,
+        exclude_overlap: bool,
+    ) -> tuple[Array, list[MixedSpeaker]]:
+        """Embed the speakers of the `pyannote.core.SlidingWindow`'s windows with the numbers
+        `batch`, whose `activity` is (windows, frames, speakers).
+
+        Returns the embeddings (windows, speakers, dimension) and the speakers with several voices.
+        """
+        frames = activity.shape[1]
+        waveforms = [crop_window(self._pipeline._audio, file, windows[each]) for each in batch]
+        min_frames = math.ceil(frames * self._min_samples / (windows.duration * self._rate))
+        masks = speaker_masks(activity, min_frames if exclude_overlap else None)
+        speakers = masks.shape[1]
+        if self.separates:
+            stretches = Stretches(masks, windows.duration / frames)
+            masks = stretches.masks
+        inputs = torch.stack(waveforms), torch.from_numpy(masks)
+        if not self._compared:
+            self._compare(*inputs)
+        embedded = self._embed(*inputs)
+        mixed = [*stretches.mixed_speakers(embedded, batch)] if self.separates else []
+        return embedded[:, :speakers], mixed
+
+    def windows_together(self, most: int) -> int:
+        return min(most, self._max_batch)
+
+    def prepare(self, most: int) -> None:
+        """Embed silence in every size of batch up to `most`."""
+        size = self.windows_together(most)
+        while size:
+            self._embed(self._silence.expand(size, -1, -1), torch.ones(size, 1, 1))
+            size //= 2
 
     @torch.inference_mode()
     def _embed(self, waveforms: Tensor, masks: Tensor) -> Array:
         """Embed (windows, 1, samples) under masks (windows, speakers, frames)."""
-        embeddings = self._forward(waveforms.to(self._device), masks.to(self._device))
-        result: Array = embeddings.cpu().numpy()
+        inputs = (doubled(each, self._device).to(self._device) for each in (waveforms, masks))
+        result: Array = self._forward(*inputs)[: len(waveforms)].cpu().numpy()
         return result
 
+    @torch.inference_mode()
+    def _compare(self, waveforms: Tensor, masks: Tensor) -> None:
+        """Embed the first batch with speech in float32 too; keep to float32 if they differ."""
+        waveforms, masks = waveforms.to(self._device), masks.to(self._device)
+        model: FrameModel = self._pipeline._embedding.model_
 
-def _forward_of(model: FrameModel, silence: Tensor) -> Forward:
-    """Return the fastest forward pass for windows like `silence`: residual networks are folded, on
-    CUDA in float16 if the model's range allows.
+        def exact(waveforms: Tensor, masks: Tensor) -> Tensor:
+            return model.forward_embedding(model.forward_frames(waveforms), masks)
+
+        half, single = (each(waveforms, masks)[masks.any(dim=2)] for each in (self._forward, exact))
+        agree = F.cosine_similarity(half, single, dim=1) > LEAST_COSINE
+        if not (agree | single.isnan().any(dim=1)).all():
+            self._forward = exact
+            logger.warning("speakers are embedded in float32: float16 gave other embeddings")
+        self._compared = True
+
+
+def doubled(batch: Tensor, device: torch.device) -> Tensor:
+    """Return a batch, for CUDA with as many zeros as make its size a power of two: each size has
+    plans of its own, which take milliseconds to make.
     """
+    spare = (1 << (len(batch) - 1).bit_length()) - len(batch)
+    if device.type != "cuda" or not spare:
+        return batch
+    return torch.cat((batch, batch.new_zeros(spare, *batch.shape[1:])))
+
+
+def _min_samples(embedding: Any) -> int:  # noqa: ANN401
+    """Return the shortest input of pyannote's embedding model, which it finds by a dozen trials.
+
+    A residual network pads, so its features alone decide.
+    """
+    model = embedding.model_
+    if hasattr(model, "resnet"):
+        embedding.model_ = model.compute_fbank
+    found: int = embedding.min_num_samples
+    embedding.model_ = model
+    return found
+
+
+@torch.inference_mode()
+def _last_elements(model: Any, window: Tensor) -> int:  # noqa: ANN401
+    """Return the number of elements of the last layer before the pooling, for `window`."""
+    if not hasattr(model, "resnet"):
+        return int(model.forward_frames(window).numel())
+    # The pooling concatenates the mean and the deviation of each row of frames.
+    return int(model.resnet.seg_1.in_features // 2 * model.num_frames(window.shape[-1]))
+
+
+def _forward_of(model: FrameModel, device: torch.device) -> Forward:
+    """Return the fastest forward pass: residual networks are folded, on CUDA in float16."""
     from pyannote.audio.models.embedding.wespeaker import BaseWeSpeakerResNet
 
-    def forward(waveforms: Tensor, masks: Tensor) -> Tensor:
-        return model.forward_embedding(model.forward_frames(waveforms), masks)
-
-    if not isinstance(model, BaseWeSpeakerResNet):
-        return forward
-    with torch.no_grad():
-        if silence.device.type == "cpu":
-            return FoldedEmbedding(model, torch.float32)
-        half = FoldedEmbedding(model, torch.float16)
-        noise = torch.rand(silence.shape, generator=torch.Generator().manual_seed(0)) - 0.5
-        inputs = noise.to(silence.device), torch.ones(1, 1, 1, device=silence.device)
-        cosine = F.cosine_similarity(half(*inputs), forward(*inputs), dim=2)
-        return half if bool((cosine > LEAST_COSINE).all()) else forward
+    if isinstance(model, BaseWeSpeakerResNet):
+        with torch.no_grad():
+            dtype = torch.float32 if device.type == "cpu" else torch.float16
+            return FoldedEmbedding(model, dtype)
+    return lambda waveforms, masks: model.forward_embedding(model.forward_frames(waveforms), masks)
 
 
 def speaker_masks(activity: Array, min_frames: int | None) -> Array:
@@ -173,9 +265,7 @@ def speaker_masks(activity: Array, min_frames: int | None) -> Array:
 
 
 class FoldedEmbedding:
-    """A `BaseWeSpeakerResNet` in evaluation mode, whose residual network computes in `dtype`.
-    Copies the weights.
-    """
+    """A copy of a `BaseWeSpeakerResNet` whose residual network computes in `dtype`."""
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:  # noqa: ANN401
         self._model, self._dtype = model, dtype
@@ -188,8 +278,10 @@ class FoldedEmbedding:
         features = self._model.compute_fbank(waveforms)
         frames = -(-features.shape[1] // self._network.stride)
         weights = F.interpolate(masks, size=frames, mode="nearest")  # like pyannote's pooling
-        needed = weights.any(dim=0).any(dim=0).nonzero()
-        first, last = (int(needed[0]), int(needed[-1])) if len(needed) else (0, 0)
+        first, last = 0, frames - 1
+        if features.device.type != "cuda":  # which would wait, and plan every new length
+            needed = weights.any(dim=0).any(dim=0).nonzero()
+            first, last = (int(needed[0]), int(needed[-1])) if len(needed) else (0, 0)
         stretch = self._network.frames(features.to(self._dtype), first, last).float()
         embeddings: Tensor = self._model.forward_embedding(stretch, weights[..., first : last + 1])
         return embeddings
@@ -218,9 +310,7 @@ class FoldedResNet:
         return self(features[:, start:stop])[..., first - skipped : last + 1 - skipped]
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Compute all frames, (windows, channels, bands, frames), for features (windows, frames,
-        bands).
-        """
+        """Compute all frames, (windows, channels, bands, frames), for (windows, frames, bands)."""
         # Channels are last in memory. With a single channel both layouts are equal.
         x = features.transpose(1, 2).unsqueeze(1).contiguous(memory_format=torch.channels_last)
         x = self._first(x)

@@ -35,7 +35,7 @@ from whosaid.diarization.diarizer import Diarization, Diarizer, Pause, Span, Spe
 from whosaid.errors import ClientError, InvalidReference
 from whosaid.payload.parameters import ReferenceClip, Voice
 from whosaid.timebase import SAMPLE_RATE
-from whosaid.transcript import KnownSpeaker, SpeakerTurn
+from whosaid.transcript import SpeakerMatch, SpeakerTurn
 
 # Seconds of a clip: least speech, speech without a warning, and longest clip. At least 0.8 s are
 # found in a second of speech.
@@ -74,14 +74,14 @@ class Naming:
     """A diarization with names instead of labels, the result for each name, and warnings."""
 
     diarization: Diarization | None
-    known_speakers: tuple[KnownSpeaker, ...] = ()
+    known_speakers: tuple[SpeakerMatch, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 # Clips
 
 
-class Enrolment:
+class VoiceEnroller:
     """Embeds the clips of a request, one after the other: `decode`, then `enrol`.
 
     `diarizer` has `capabilities.voices`. `find_speech` returns spans in seconds. All clips share
@@ -118,7 +118,9 @@ class Enrolment:
         self._limits = self._limits.less(len(data))
         return audio.samples
 
-    def enrol(self, name: str, samples: NDArray[np.float32], pause: Pause = lambda: None) -> None:
+    def enrol(
+        self, name: str, samples: NDArray[np.float32], pause: Pause = lambda *_: None
+    ) -> None:
         """Add the voice in the samples of the decoded clip under `name`. Raises InvalidReference if
         the clip is unusable, and the errors of `Diarizer.diarize`.
         """
@@ -240,7 +242,7 @@ def name_speakers(
     """
     all_names = [*known.vectors]
     if diarization is None or not any(known.vectors.values()):
-        return Naming(diarization, tuple(map(KnownSpeaker, all_names)), known.warnings)
+        return Naming(diarization, tuple(map(SpeakerMatch, all_names)), known.warnings)
     seconds = seconds_alone(diarization.turns)
     found = sorted(seconds, key=lambda label: -seconds[label])
     vectors = {
@@ -313,16 +315,16 @@ def spans_alone(turns: Sequence[SpeakerTurn]) -> dict[str, list[Span]]:
 
 def _results(
     names: Sequence[str], labels: Sequence[str], similar: Similarities, pairs: Mapping[int, int]
-) -> Iterator[KnownSpeaker]:
+) -> Iterator[SpeakerMatch]:
     """Yield each name with its speaker or, if unmatched, the most similar speaker."""
     rows = {column: row for row, column in pairs.items()}
     for column, name in enumerate(names):
         if not labels:
-            yield KnownSpeaker(name)
+            yield SpeakerMatch(name)
             continue
         row = rows.get(column, int(np.argmax(similar[:, column])))
         similarity = float(similar[row, column])
-        yield KnownSpeaker(name, labels[row], similarity, column in rows)
+        yield SpeakerMatch(name, labels[row], similarity, column in rows)
 
 
 def _not_compared(labels: Sequence[str]) -> tuple[str, ...]:

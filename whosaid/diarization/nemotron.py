@@ -33,15 +33,17 @@ from transformers.audio_utils import mel_filter_bank
 from transformers.feature_extraction_utils import FeatureExtractionMixin
 from transformers.utils.hub import cached_file
 
+from whosaid.diarization.activity import SpeakerActivity
 from whosaid.diarization.diarizer import (
     Capabilities,
     Diarization,
+    EarlyDiarization,
     Pause,
     Span,
     SpeakerHints,
     Vector,
 )
-from whosaid.diarization.thread import computing, create_stream, warm_up
+from whosaid.diarization.thread import computing, diarization_stream, warm_up
 from whosaid.errors import StartError
 from whosaid.runtime.versions import dtype_argument, nemotron_speaker_cache
 from whosaid.timebase import SAMPLE_RATE, runs
@@ -136,7 +138,7 @@ class NemotronDiarizer:
         )
 
     def diarize(
-        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda: None
+        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda *_: None
     ) -> Diarization:
         """Diarize as specified by `Diarizer.diarize`. `hints` do not affect the turns.
         `pause` is called before the first chunk and after each.
@@ -150,6 +152,9 @@ class NemotronDiarizer:
 
     def stream(self) -> NemotronStream:
         return NemotronStream(self, self._live)
+
+    def start_early(self) -> EarlyDiarization:
+        raise NotImplementedError("the diarization model needs whole recordings")
 
     @torch.inference_mode()
     def _score(
@@ -209,7 +214,7 @@ class NemotronStream:
         return (frames - 1) * self._hop + self._features.reach - received
 
     def push(
-        self, samples: NDArray[np.float32], last: bool = False, pause: Pause = lambda: None
+        self, samples: NDArray[np.float32], last: bool = False, pause: Pause = lambda *_: None
     ) -> Diarization:
         new = torch.from_numpy(samples)
         self._audio = torch.cat([self._audio, new]) if len(self._audio) else new
@@ -269,12 +274,29 @@ class TurnsSoFar:
         found = Diarization(
             turns_of(active[new], self._rate, self._certain),
             turns_of(alone[new], self._rate, self._certain),
+            activity=_activity(kept[new], self._rate, self._certain),
         )
         first = max(0, until - self._margin)
         self._kept = kept[first - self._first :].copy()
         self._first, self._certain = first, until
         self.clock = inf if last else until / self._rate
         return found
+
+
+def _activity(probabilities: NDArray[np.float32], rate: float, first: int) -> SpeakerActivity:
+    """Return the activity of frames (n, speakers) from frame number `first` on, as if speakers were
+    independent.
+    """
+    silent = 1 - probabilities
+    nobody = silent.prod(axis=1)
+    alone = sum(
+        (probabilities[:, each] * np.delete(silent, each, axis=1).prod(axis=1))
+        for each in range(probabilities.shape[1])
+    )
+    several = np.maximum(0, 1 - nobody - alone)
+    labels = [label_of(each) for each in range(probabilities.shape[1])]
+    found = SpeakerActivity.averaged(np.column_stack((probabilities, several)), rate, labels)
+    return replace(found, start=first / rate)
 
 
 def _on_host(probabilities: torch.Tensor) -> NDArray[np.float32]:
@@ -313,9 +335,13 @@ def turns_of(active: Activity, rate: float, first: int = 0) -> tuple[SpeakerTurn
         for start, end in runs(column).tolist()
     )
     return tuple(
-        SpeakerTurn(f"SPEAKER_{speaker:02d}", (first + start) / rate, (first + end) / rate)
+        SpeakerTurn(label_of(speaker), (first + start) / rate, (first + end) / rate)
         for start, speaker, end in found
     )
+
+
+def label_of(speaker: int) -> str:
+    return f"SPEAKER_{speaker:02d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +453,7 @@ def load_nemotron(
         MelFeatures.read(name, features),
         new_cache,
         streaming_mode(processor),
-        create_stream(device),
+        diarization_stream(device),
     )
     # On every device: only a run shows whether features and weights fit together.
     warm_up(diarizer)

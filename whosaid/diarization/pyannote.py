@@ -18,9 +18,12 @@ import io
 import json
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +34,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
+from whosaid.diarization.activity import SpeakerActivity
 from whosaid.diarization.clustering import complete_voices
 from whosaid.diarization.diarizer import (
     Capabilities,
@@ -41,15 +45,21 @@ from whosaid.diarization.diarizer import (
     SpeakerHints,
     Vector,
 )
-from whosaid.diarization.embeddings import share_frames
-from whosaid.diarization.thread import computing, create_stream, warm_up
+from whosaid.diarization.embeddings import WindowEmbeddings, doubled, share_frames
+from whosaid.diarization.importing import import_pyannote
+from whosaid.diarization.probabilities import keep_probabilities
+from whosaid.diarization.thread import computing, diarization_stream
 from whosaid.errors import StartError
 from whosaid.runtime.errors import is_out_of_memory
 from whosaid.runtime.versions import build_pyannote_pipeline, load_pyannote_pipeline
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn
 
-GPU_BATCH, CPU_BATCH = 32, 8
+# Windows together on a CPU, and on a GPU by its bytes; a GPU embeds at most EMBEDDED_ON_GPU.
+CPU_BATCH, GPU_BATCHES = 8, ((38 << 30, 128), (20 << 30, 32), (0, 16))
+
+# Shares of the work at the begin and the end of the stages that take long, about.
+STAGES = {"segmentation": (0.0, 0.2), "embeddings": (0.2, 1.0)}
 
 MASK_RATE = 100  # frames a second of the mask under which a clip is embedded
 
@@ -57,14 +67,12 @@ MASK_RATE = 100  # frames a second of the mask under which a clip is embedded
 # bands, because a loaded model reveals only its architecture. 80 bands: pyannote's published
 # WeSpeaker, measured by scripts/bench voices on the same network before its last fine-tuning, which
 # changed little. 32 bands: the demo's model, measured by a benchmark that no longer exists.
-SAME_VOICE = {
-    ("WeSpeakerResNet34", 80): 0.45,
-    ("WeSpeakerResNet34", 32): 0.78,
-}
+SAME_VOICE = {("WeSpeakerResNet34", 80): 0.45, ("WeSpeakerResNet34", 32): 0.78}
 
 FINGERPRINT = 16  # hexadecimal digits
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # Networks of published pipelines, and the module that defines them in every supported release.
 ARCHITECTURES = {
     "PyanNet": "pyannote.audio.models.segmentation",
@@ -88,6 +96,7 @@ class PyannoteDiarizer:
         self._pipeline = pipeline
         self._batch_size = batch_size
         self._stream = stream
+        self._prepared = stream is None
         embedding = getattr(pipeline, "_embedding", None)
         model = getattr(embedding, "model_", None)
         self.capabilities = Capabilities(
@@ -96,26 +105,43 @@ class PyannoteDiarizer:
             same_voice=same_voice(model),
             voice_model=fingerprint(model),
             dimension=getattr(embedding, "dimension", 0),
+            # On a CPU the windows would take processors from the decoding.
+            early=stream is not None and can_start_early(pipeline),
         )
         # A call sets the pipeline's batch sizes and the process's TF32 switches, and restores them
         # at its end. Two calls at once would restore each other's values.
         self._lock = threading.Lock()
 
     def diarize(
-        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda: None
+        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda *_: None
     ) -> Diarization:
-        """Diarize as specified by `Diarizer.diarize`. Clustering follows the last batch and is not
-        interrupted.
-        """
+        """Diarize as `Diarizer.diarize` specifies. Clustering is not interrupted."""
+        return self.diarize_known(samples, hints, pause, {})
 
-        def hook(*_: object, **__: object) -> None:  # called around batches and between stages
+    def diarize_known(
+        self,
+        samples: NDArray[np.float32],
+        hints: SpeakerHints,
+        pause: Pause,
+        known: Mapping[str, object],
+    ) -> Diarization:
+        """Diarize a recording whose first windows are in the fields `known` of pyannote's file."""
+
+        def hook(name: str, *_: object, total: int = 0, completed: int = 0, **__: object) -> None:
+            """Pause around batches, with the share that is done, and between stages."""
+            begin, stop = STAGES.get(name, (0.0, 0.0))
+            part = completed / total if total else 0.0
+            share = (float(begin * (1 - part) + stop * part),) if total and stop else ()
             with self._pipeline_released():
-                pause()
+                pause(*share)
 
         options = {name: count for name, count in asdict(hints).items() if count is not None}
         with self._computing():
-            found = self._run(samples, options, hook)
+            found = self._run({**file_of(samples), **known}, options, hook)
         return replace(found, hints=hints)
+
+    def start_early(self) -> EarlyWindows:
+        return EarlyWindows(self)
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
         """Embed as specified by `Diarizer.embed`, with `samples` as one window of the model."""
@@ -145,13 +171,18 @@ class PyannoteDiarizer:
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
         with self._lock, _full_precision(), computing(self._stream):
+            if not self._prepared:  # in the thread that diarizes: cuDNN keeps plans by thread
+                self._prepared = True
+                embeddings = getattr(self._pipeline, "get_embeddings", None)
+                if isinstance(embeddings, WindowEmbeddings):
+                    embeddings.prepare(self._batch_size)
             yield
 
     def _run(
-        self, samples: NDArray[np.float32], options: dict[str, int], hook: Callable[..., None]
+        self, file: dict[str, Any], options: dict[str, int], hook: Callable[..., None]
     ) -> Diarization:
         """Run the pipeline; after running out of memory, run it again with half the batch size."""
-        file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
+        file["activity"] = activity = list[SpeakerActivity]()
         batch_size = self._batch_size
         while True:
             self._pipeline.segmentation_batch_size = batch_size
@@ -161,11 +192,78 @@ class PyannoteDiarizer:
                 # takes the mean of no embeddings: 0 / 0.
                 with np.errstate(invalid="ignore"):
                     output = self._pipeline(file, hook=hook, **options)
-                return _parse_output(output, len(samples) / SAMPLE_RATE)
+                found = _parse_output(output, file["waveform"].shape[1] / SAMPLE_RATE)
+                return replace(found, activity=activity[0] if activity else None)
             except Exception as error:
                 if batch_size == 1 or not is_out_of_memory(error):
                     raise
             batch_size //= 2
+            file |= {"segmented": deque(), "embedded": deque()}  # results of larger batches
+
+
+class EarlyWindows:
+    """An `EarlyDiarization` of a pipeline that `can_start_early`.
+
+    Segmentation and embeddings of a window need no samples outside it. They are computed in the
+    batches of the whole recording, because the size of a batch changes the last bits of results.
+    """
+
+    def __init__(self, diarizer: PyannoteDiarizer) -> None:
+        self._diarizer = diarizer
+        self._segmented, self._embedded = deque[Array](), deque[Any]()  # results by batch
+        self._count = 0  # windows that are segmented
+        self._active: list[tuple[int, Array]] = []  # and, if they have speech, not embedded
+
+    def hear(self, samples: NDArray[np.float32], pause: Pause = lambda *_: None) -> None:
+        with self._diarizer._computing():
+            for _ in self._batches(samples):
+                with self._diarizer._pipeline_released():
+                    pause()
+
+    def _batches(self, samples: NDArray[np.float32]) -> Iterator[None]:
+        """Compute every whole batch of windows in `samples`; yield after each."""
+        together, pipeline = self._diarizer._batch_size, self._diarizer._pipeline
+        inference, embeddings = pipeline._segmentation, pipeline.get_embeddings
+        size = inference.model.audio.get_num_samples(inference.duration)
+        step = round(inference.step * SAMPLE_RATE)
+        embedded = embeddings.windows_together(together)
+        pipeline.segmentation_batch_size = together
+        # The sample behind a window is there too, because pyannote rounds the times of windows.
+        while (stop := (self._count + together - 1) * step + size) < len(samples):
+            found = inference(file_of(samples[self._count * step : stop]))
+            self._segmented.append(found.data)
+            activity = found.data[..., : found.data.shape[2] // 2]
+            speech = np.flatnonzero((activity > 0).any(axis=(1, 2))).tolist()
+            self._active += [(self._count + each, activity[each]) for each in speech]
+            self._count += together
+            yield
+            while len(self._active) >= embedded:
+                numbers, active = zip(*self._active[:embedded], strict=True)
+                windows, exclude = found.sliding_window, pipeline.embedding_exclude_overlap
+                self._embedded.append(
+                    embeddings.embed_batch(
+                        file_of(samples), windows, numbers, np.stack(active), exclude
+                    )
+                )
+                del self._active[:embedded]
+                yield
+
+    def diarize(
+        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda *_: None
+    ) -> Diarization:
+        known = {"segmented": self._segmented, "embedded": self._embedded}
+        return self._diarizer.diarize_known(samples, hints, pause, known)
+
+
+def can_start_early(pipeline: Any) -> bool:  # noqa: ANN401
+    """Return whether both networks of a pipeline have the stages of `replace_stages`."""
+    embeddings = getattr(pipeline, "get_embeddings", None)
+    return isinstance(embeddings, WindowEmbeddings) and embeddings.separates
+
+
+def file_of(samples: NDArray[np.float32]) -> dict[str, Any]:
+    """Return samples (n,) at 16 kHz as an audio file of pyannote's."""
+    return {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
 
 
 def same_voice(model: object) -> float | None:
@@ -188,6 +286,32 @@ def fingerprint(model: object) -> str:
 # Loading
 
 
+@cache
+def import_ahead() -> Future[None]:
+    """Begin to import pyannote.audio, which takes seconds, in a thread.
+
+    optuna, which pyannote imports, keeps the tracebacks of failed imports. The frames of the thread
+    that loads hold the models, so the import has a thread of its own in any case.
+    """
+    pool = ThreadPoolExecutor(1, "import")
+    importing = pool.submit(_import)
+    pool.shutdown(wait=False)
+    return importing
+
+
+def _import() -> None:
+    with _silence():
+        import_pyannote(["pyannote.audio.pipelines", *ARCHITECTURES.values()])
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Drop pyannote's advice, and its warnings about audio decoders that are not used here."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def load_pyannote(
     name: str, revision: str | None, token: str | None, device: torch.device
 ) -> PyannoteDiarizer:
@@ -200,13 +324,8 @@ def load_pyannote(
     # here on.
     warnings.filterwarnings("ignore", module="pyannote")
     warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning, "numpy")
-    # Importing pyannote prints advice and warns about audio decoders that are not used here.
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # optuna, which pyannote imports, keeps the tracebacks of failed imports. The frames of this
-        # thread hold the models, so the import has a thread of its own.
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(import_module, "pyannote.audio.pipelines").result()
+    import_ahead().result()
+    with _silence():
         pipeline = load_stock_pipeline(name, revision, token)
         if pipeline is None:
             raise StartError(
@@ -215,11 +334,14 @@ def load_pyannote(
             )
         pipeline.to(device)
         replace_stages(pipeline)
-    batch_size = CPU_BATCH if device.type == "cpu" else GPU_BATCH
-    diarizer = PyannoteDiarizer(pipeline, batch_size, create_stream(device))
-    if device.type == "cuda":
-        warm_up(diarizer)
-    return diarizer
+    return PyannoteDiarizer(pipeline, windows_together(device), diarization_stream(device))
+
+
+def windows_together(device: torch.device) -> int:
+    if device.type == "cpu":
+        return CPU_BATCH
+    total = torch.cuda.mem_get_info(device)[1]
+    return next(windows for least, windows in GPU_BATCHES if total >= least)
 
 
 def load_stock_pipeline(name: str, revision: str | None, token: str | None) -> Any:  # noqa: ANN401
@@ -240,14 +362,24 @@ def replace_stages(pipeline: Any) -> None:  # noqa: ANN401
 
     if isinstance(pipeline, SpeakerDiarization):
         share_frames(pipeline)
+        segment_doubled(pipeline)
         spare_memory(pipeline)
+        keep_probabilities(pipeline)
         complete_voices(pipeline)
+
+
+def segment_doubled(pipeline: Any) -> None:  # noqa: ANN401
+    """Pad the segmentation's batches of a SpeakerDiarization by `doubled`."""
+    inference = pipeline._segmentation
+    infer = inference.infer
+    inference.infer = lambda chunks: infer(doubled(chunks, inference.device))[: len(chunks)]
 
 
 def load_network(folder: Path) -> torch.nn.Module:
     """Load a network's folder as a `pyannote.audio.Model` on the CPU, in evaluation mode.
 
-    Raises ValueError if `config.json` names an unknown architecture. Exceptions of safetensors and
+    Raises ValueError if `config.json` names an unknown architecture, or for weights that are
+    quantised or not finite. Exceptions of safetensors and
     torch pass through.
     """
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -257,7 +389,13 @@ def load_network(folder: Path) -> torch.nn.Module:
     network = getattr(import_module(ARCHITECTURES[name]), name)(**config["hyperparameters"])
     network.specifications = _specifications(config["specifications"])
     network.setup()  # makes the layers that depend on the specifications
-    network.load_state_dict(load_file(folder / WEIGHTS))
+    stored = load_file(folder / WEIGHTS)
+    for key, own in network.state_dict().items():
+        # `load_state_dict` would read a quantised weight's numbers as weights.
+        weight = stored.get(key, own)
+        if own.is_floating_point() and (weight.dtype not in PLAIN or not weight.isfinite().all()):
+            raise ValueError(f"{folder.name}/{WEIGHTS}: {key} is {weight.dtype} or not finite")
+    network.load_state_dict(stored)
     loaded: torch.nn.Module = network.eval()
     return loaded
 

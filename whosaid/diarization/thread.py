@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -25,22 +25,23 @@ from whosaid.diarization.diarizer import (
     DiarizationCancelled,
     DiarizationStream,
     Diarizer,
+    EarlyDiarization,
     Pause,
     Span,
     SpeakerHints,
 )
 from whosaid.diarization.known_speakers import (
-    Enrolment,
     FindSpeech,
     KnownVoices,
     Naming,
+    VoiceEnroller,
     name_speakers,
     speaker_voice,
 )
 from whosaid.errors import ModelError, OutOfMemory
 from whosaid.runtime.device import compute_beside
 from whosaid.runtime.errors import endpoint_errors, is_out_of_memory
-from whosaid.runtime.shortest_first import Recording, ShortestFirst, in_one_step
+from whosaid.scheduling.shortest_first import QueuedAudio, ShortestFirst, in_one_step
 from whosaid.timebase import SAMPLE_RATE
 
 WARM_UP_SECONDS = 10  # one window of pyannote's published pipelines
@@ -58,38 +59,48 @@ class DiarizationThread(ShortestFirst):
         super().__init__("diarization")
         self._threads, self._device = threads, device
 
-    def compute(self, recording: Recording, work: Callable[[], T]) -> Future[T]:
+    def warm_up(self, diarizer: Diarizer) -> None:
+        """Run `warm_up` in the thread."""
+        self.compute(QueuedAudio(0.0), partial(warm_up, diarizer)).result()
+
+    def compute(self, recording: QueuedAudio, work: Callable[[], T]) -> Future[T]:
         """Queue `work` on a recording. Cancelling the future drops the work and its samples."""
         computed = partial(compute_beside, work, self._threads, self._device)
         return self.submit(recording, in_one_step(computed))
 
 
 class DiarizationClient:
-    """Diarizes for one request or live session; for the event loop. `diarizer` is None if the
-    client wants no speakers.
-    """
+    """Diarizes for one client; `diarizer` is None if the client wants no speakers."""
 
     def __init__(self, thread: DiarizationThread, diarizer: Diarizer | None) -> None:
         self._thread, self._diarizer = thread, diarizer
+        self._shares: list[float] = []  # of each channel's diarization that is done
         self._left = threading.Event()
         self._begun: list[Future[Any]] = []
+        self._early: EarlyDiarization | None = None
+        self._hearing: Future[None] | None = None
 
     def leave(self) -> None:
         """Cancel all work of this client."""
         self._left.set()
-        for each in self._begun:
-            each.cancel()  # queued work holds the samples
+        for each in (*self._begun, self._hearing):
+            if each is not None:
+                each.cancel()  # queued work holds the samples
 
     def enrolment(
         self, find_speech: FindSpeech, limits: AudioLimits, sampling_rate: int
-    ) -> Enrolment | None:
+    ) -> VoiceEnroller | None:
         """Return a new enrolment; None without a diarizer, or if the diarizer embeds no voices."""
         if self._diarizer is None or not self._diarizer.capabilities.voices:
             return None
-        return Enrolment(self._diarizer, find_speech, limits, sampling_rate)
+        return VoiceEnroller(self._diarizer, find_speech, limits, sampling_rate)
 
     async def enrol(
-        self, enrolment: Enrolment, recording: Recording, name: str, samples: NDArray[np.float32]
+        self,
+        enrolment: VoiceEnroller,
+        recording: QueuedAudio,
+        name: str,
+        samples: NDArray[np.float32],
     ) -> None:
         """Call `enrolment.enrol` in the thread, with the clip scheduled as `recording`."""
         work = partial(enrolment.enrol, name, samples, self._pause(recording))
@@ -99,14 +110,36 @@ class DiarizationClient:
             self.leave()
             raise
 
+    def hear(self, recording: QueuedAudio, samples: NDArray[np.float32]) -> None:
+        """Queue what can be done with the first `samples` (n,) of a recording of one channel,
+        unless earlier samples are still queued.
+        """
+        if self._diarizer is None or not self._diarizer.capabilities.early or self._left.is_set():
+            return
+        if self._early is None:
+            self._early = self._diarizer.start_early()
+        if self._hearing is None or self._hearing.done():
+            work = partial(self._early.hear, samples, self._pause(recording))
+            self._hearing = self._submit(recording, work)
+
     def begin(
-        self, recording: Recording, channels: Sequence[NDArray[np.float32]], hints: SpeakerHints
+        self, recording: QueuedAudio, channels: Sequence[NDArray[np.float32]], hints: SpeakerHints
     ) -> None:
         """Queue the diarization of each channel, samples (n,) at 16 kHz, of a recording."""
-        assert self._diarizer is not None  # callers begin only if speakers are wanted
+        diarizer = self._early or self._diarizer
+        assert diarizer is not None  # callers begin only if speakers are wanted
         for samples in channels:
-            work = partial(self._diarizer.diarize, samples, hints, self._pause(recording))
+            pause = self._pause(recording, len(self._shares))
+            self._shares.append(0.0)
+            work = partial(diarizer.diarize, samples, hints, pause)
             self._begun.append(self._submit(recording, work))
+        if self._left.is_set():  # during the last step of the decoding
+            self.leave()
+
+    @property
+    def share(self) -> float:
+        """Return the share of the diarization that is done, as far as the diarizer tells it."""
+        return sum(self._shares) / max(1, len(self._shares))
 
     async def found(self, speech: Sequence[Sequence[Span]]) -> list[Diarization | None]:
         """Return the diarization of each channel, given its detected `speech`; None without speech
@@ -115,12 +148,12 @@ class DiarizationClient:
         found: list[Diarization | None] = []
         for begun, spans in zip_longest(self._begun, speech):
             own = await asyncio.wrap_future(begun) if begun is not None and spans else None
-            found.append(own.touching(spans).numbered({}) if own and spans else None)
+            found.append(own.touching(spans) if own and spans else None)
         return found
 
     async def with_voices(
         self,
-        recording: Recording,
+        recording: QueuedAudio,
         channels: Iterable[tuple[NDArray[np.float32], Diarization | None, Sequence[Span]]],
     ) -> list[Diarization | None]:
         """Return the diarization of each channel, given with its samples and its speech, with a
@@ -148,10 +181,10 @@ class DiarizationClient:
         recording, also between the batches of the running recording.
         """
         work = partial(stream.push, samples, last, self._check)
-        found = await asyncio.wrap_future(self._submit(Recording(0.0), work))
+        found = await asyncio.wrap_future(self._submit(QueuedAudio(0.0), work))
         return Diarization((), ()) if found is None else found
 
-    def _submit(self, recording: Recording, work: Callable[[], T]) -> Future[T | None]:
+    def _submit(self, recording: QueuedAudio, work: Callable[[], T]) -> Future[T | None]:
         """Queue `work`. The future gives None if the client leaves first; raises EndpointError."""
 
         def unless_left() -> T | None:
@@ -166,12 +199,16 @@ class DiarizationClient:
         if self._left.is_set():
             raise DiarizationCancelled
 
-    def _pause(self, recording: Recording) -> Pause:
-        """Return a `pause` that lets shorter recordings go first, unless the client has left."""
+    def _pause(self, recording: QueuedAudio, channel: int | None = None) -> Pause:
+        """Return a `pause` that lets shorter recordings go first, unless the client has left, and
+        notes the share of a channel's diarization.
+        """
         let_pass = self._thread.between_batches(recording)
 
-        def pause() -> None:
+        def pause(share: float | None = None) -> None:
             self._check()
+            if channel is not None and share is not None:
+                self._shares[channel] = share
             let_pass()
 
         return pause
@@ -194,7 +231,6 @@ class SessionSpeakers:
     ) -> None:
         self._client, self._stream = client, stream
         self._known, self._threshold = known, threshold
-        self._labels: dict[str, str] = {}  # from the diarizer's labels to the session's
         self.warnings = warnings
 
     @property
@@ -205,20 +241,22 @@ class SessionSpeakers:
         return None if self._stream is None else self._stream.missing
 
     async def push(self, samples: NDArray[np.float32], last: bool) -> tuple[Diarization, float]:
-        """Push samples (n,) at 16 kHz. Return the new turns and the second up to which all turns
-        are known.
-        """
+        """Push samples (n,) at 16 kHz. Return new turns and the second where known turns end."""
         assert self._stream is not None
         found = await self._client.push(self._stream, samples, last)
-        return found.numbered(self._labels), self._stream.clock
+        return found, self._stream.clock
 
-    async def find(self, samples: NDArray[np.float32], speech: Sequence[Span]) -> Naming:
-        """Diarize a whole session, samples (n,) at 16 kHz with detected `speech`, and name its
-        speakers. Raises the errors of `Diarizer.diarize`.
-        """
-        recording = Recording(len(samples) / SAMPLE_RATE)
+    async def find(
+        self, samples: NDArray[np.float32], speech: Sequence[Span]
+    ) -> Diarization | None:
+        """Diarize a whole session, samples (n,) at 16 kHz with detected `speech`."""
+        recording = QueuedAudio(len(samples) / SAMPLE_RATE)
         self._client.begin(recording, [samples], SpeakerHints())
         (found,) = await self._client.found([speech])
+        return found
+
+    def name(self, found: Diarization | None) -> Naming:
+        """Name the speakers of a session, whose labels are those of its words."""
         naming = name_speakers(found, self._known, self._threshold)
         warnings = found.warnings if found else ()
         return replace(naming, warnings=(*warnings, *naming.warnings))
@@ -246,11 +284,17 @@ def computing(stream: torch.cuda.Stream | None) -> Iterator[None]:
             raise ModelError(f"speaker diarization failed ({type(error).__name__})") from error
 
 
-def create_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """Wait for all queued work and return a new CUDA stream; None on a CPU."""
+def diarization_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Wait for all queued work and return the stream of all diarizers; None on a CPU."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
+    return _stream_of(device)
+
+
+@cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """Return one stream for the process's life: cuBLAS keeps a workspace for each."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 

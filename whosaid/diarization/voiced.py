@@ -12,6 +12,7 @@ from whosaid.diarization.diarizer import (
     Diarization,
     DiarizationStream,
     Diarizer,
+    EarlyDiarization,
     Pause,
     Span,
     SpeakerHints,
@@ -30,10 +31,12 @@ class VoicedDiarizer:
     def __init__(self, diarizer: Diarizer, voices: Diarizer) -> None:
         self._diarizer, self._voices = diarizer, voices
         can = diarizer.capabilities
-        self.capabilities = replace(voices.capabilities, hints=can.hints, streams=can.streams)
+        self.capabilities = replace(
+            voices.capabilities, hints=can.hints, streams=can.streams, early=False
+        )
 
     def diarize(
-        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda: None
+        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda *_: None
     ) -> Diarization:
         """Diarize as specified by `Diarizer.diarize`. Each voice is embedded as a clip is."""
         found = self._diarizer.diarize(samples, hints, pause)
@@ -50,3 +53,6 @@ class VoicedDiarizer:
 
     def stream(self) -> DiarizationStream:
         return self._diarizer.stream()
+
+    def start_early(self) -> EarlyDiarization:
+        raise NotImplementedError("voices are embedded after the turns of the whole recording")

@@ -1,7 +1,5 @@
 """The samples of a session that are still needed, by their position in the session."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

@@ -5,8 +5,6 @@ session gets the samples of the whole file, however its bytes are cut. G.711 (IT
 one byte a sample, so a table of 256 values decodes it.
 """
 
-from __future__ import annotations
-
 import av
 import numpy as np
 from av.audio.frame import AudioFrame

@@ -5,19 +5,25 @@ detects speech. The recogniser decodes passes, together with all other requests.
 not read its events, nothing more is read from it or decoded for it (back-pressure).
 """
 
-from __future__ import annotations
-
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import replace
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whosaid.asr import Hypothesis, Job, LivePass, Recogniser, Transcription, TranscriptionOptions
+from whosaid.asr import (
+    EngineJob,
+    Hypothesis,
+    LivePass,
+    Recogniser,
+    Transcription,
+    TranscriptionOptions,
+)
 from whosaid.errors import EndpointError, InvalidParameter
 from whosaid.live.audio_stream import AudioStream
 from whosaid.live.events import LiveEvent
@@ -27,7 +33,7 @@ from whosaid.live.settings import AudioFormat, LiveSettings, TurnSettings
 from whosaid.live.speakers import LiveSpeakers, OpenSpeakers
 from whosaid.live.turn_detection import Turn, TurnDetector
 from whosaid.runtime.errors import endpoint_errors
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 from whosaid.transcript import Transcript
 
 T = TypeVar("T")
@@ -83,8 +89,9 @@ class LiveDriver:
     ) -> None:
         self._recogniser, self._workers, self._send = recogniser, workers, send
         self._input = AudioInput(detector)
-        window_seconds = recogniser.transcriber.models.window_seconds
-        self.session = LiveSession(LiveSettings(), options, window_seconds, _new_ids())
+        window_seconds = recogniser.transcriber.capabilities.window_seconds
+        ids = (f"item_{uuid.uuid4().hex[:24]}" for _ in count())
+        self.session = LiveSession(LiveSettings(), options, window_seconds, ids)
         self._changed, self._sending = asyncio.Event(), asyncio.Lock()
         self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and its start time
         self._open_speakers = open_speakers
@@ -233,16 +240,11 @@ class LiveDriver:
         return await _result(self._recogniser.submit(begun))
 
 
-async def _result(job: Job[T]) -> T:
+async def _result(job: EngineJob[T]) -> T:
     try:
         return await asyncio.wrap_future(job.result)
     finally:
         job.cancel()
-
-
-def _new_ids() -> Iterator[str]:
-    while True:
-        yield f"item_{uuid.uuid4().hex[:24]}"
 
 
 def _about_speakers(settings: LiveSettings) -> tuple[object, ...]:

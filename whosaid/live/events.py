@@ -8,16 +8,12 @@ Milliseconds and seconds count the session's audio from its first sample, never 
 the JSON's. `server.realtime.server_events` renders the events.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from whosaid.errors import EndpointError
-from whosaid.transcript import KnownSpeaker, Transcript, Word
-
-if TYPE_CHECKING:
-    from whosaid.live.item import WantedPass
+from whosaid.live.passes import PassAudio
+from whosaid.transcript import SpeakerMatch, Transcript, Word
 
 BUFFER = "input_audio_buffer"
 ITEM = "conversation.item"
@@ -111,7 +107,7 @@ class Words(LiveEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class Segment(LiveEvent):
+class SegmentEvent(LiveEvent):
     """One speaker's text in a stretch of the item; `speaker` is None if unknown.
 
     Segments before the item is completed cover words that were sent without a speaker. Segments
@@ -142,11 +138,11 @@ class Completed(LiveEvent):
     transcript: Transcript
     text: str
     seconds: float
-    final: WantedPass | None = field(default=None, repr=False, compare=False)
+    final: PassAudio | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Failed(LiveEvent):
+class ItemFailed(LiveEvent):
     """The item has no text because of `error`. The session goes on."""
 
     kind: ClassVar[str] = f"{TRANSCRIPTION}.failed"
@@ -159,7 +155,7 @@ class SpeakersFound(LiveEvent):
     """All segments were sent. Has the results for known speakers and warnings about speakers."""
 
     kind: ClassVar[str] = "session.speakers"
-    known_speakers: tuple[KnownSpeaker, ...]
+    known_speakers: tuple[SpeakerMatch, ...]
     warnings: tuple[str, ...]
 
 

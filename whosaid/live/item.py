@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from whosaid.asr import Hypothesis, HypothesisWord, Prior, TranscriptionOptions
+from whosaid.asr import Hypothesis, HypothesisWord
 from whosaid.errors import EndpointError
 from whosaid.live.commit import FinalWords, spoken
-from whosaid.live.events import Completed, Delta, Failed, ItemDone, LiveEvent, Words
+from whosaid.live.events import Completed, Delta, ItemDone, ItemFailed, LiveEvent, Words
+from whosaid.live.passes import PassAudio
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Transcript, Word
 
@@ -24,26 +22,12 @@ COMPARED, SECONDS = 16, 10.0
 
 
 @dataclass(frozen=True, eq=False)
-class WantedPass:
-    """A request to decode samples (n,), which are `begin` to `stop` of the session.
+class WantedPass(PassAudio):
+    """A request to decode an item's audio."""
 
-    A final pass decodes a whole item like a file, with the items just `before` it in the same
-    window. A partial pass decodes an item up to the current sample.
-    """
-
-    item: Item
-    begin: int
-    stop: int
-    samples: NDArray[np.float32]
-    options: TranscriptionOptions
+    item: Item = field(kw_only=True)
     prefix: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
-    before: Prior | None = None
-
-    @property
-    def final(self) -> bool:
-        """Return whether the result is the item's final text."""
-        return self.before is not None
 
 
 @dataclass(eq=False)
@@ -140,7 +124,7 @@ class Item:
 
     def fail(self, error: EndpointError) -> list[LiveEvent]:
         self.forget_final()
-        return [Failed(self.id, error), ItemDone(self.id, self.previous_id)]
+        return [ItemFailed(self.id, error), ItemDone(self.id, self.previous_id)]
 
     def _events(self, final: Sequence[HypothesisWord]) -> list[LiveEvent]:
         offset = self.window / SAMPLE_RATE

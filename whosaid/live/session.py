@@ -11,8 +11,6 @@ audio so far again and again, one at a time, and words are sent as they become f
 (`live.commit`). When it has ended, a final pass transcribes all of its audio like a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
@@ -20,7 +18,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from whosaid.asr import Guess, Hypothesis, Prior, TranscriptionOptions
+from whosaid.asr import Guess, HotWords, Hypothesis, Prior, TranscriptionOptions
 from whosaid.errors import EndpointError, InvalidRequest
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.events import (
@@ -184,7 +182,7 @@ class LiveSession:
             self._options,
             language=settings.language,
             prompt=settings.prompt or "",
-            hotwords=settings.keywords,
+            hotwords=HotWords(settings.keywords),
             decode=replace(self._options.decode, live=True),
         )
 
@@ -380,7 +378,7 @@ class LiveSession:
         samples, found = self._audio.samples(item.window, now), item.found
         options = replace(self._options, language=self._settings.language or item.language)
         self._partial = WantedPass(
-            item, item.window, now, samples, options, found.prefix, found.draft
+            item.window, now, samples, options, item=item, prefix=found.prefix, draft=found.draft
         )
         return self._partial
 
@@ -424,7 +422,7 @@ class LiveSession:
         )
         before = Prior(guesses, (item.begin - begin) / SAMPLE_RATE)
         samples = self._audio.samples(begin, end)
-        return WantedPass(item, begin, end, samples, options, before=before)
+        return WantedPass(begin, end, samples, options, before, item=item)
 
     def _complete_in_order(self) -> None:
         """Complete the ended items up to the first one without a result."""

@@ -1,12 +1,10 @@
 """The settings of a live session. Importing this module loads no model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from whosaid.payload.parameters import ReferenceClip
+from whosaid.payload.parameters import HotWord, ReferenceClip
 
 Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
 
@@ -71,7 +69,7 @@ class LiveSettings:
 
     language: str | None = None
     prompt: str | None = None
-    keywords: tuple[str, ...] = ()
+    keywords: tuple[str | HotWord, ...] = ()
     turn_detection: TurnSettings | None = TurnSettings()
     delay: Delay | None = None
     speakers: bool = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
@@ -22,22 +22,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from diarization_utils import attribute, speaker_segments
-from whosaid.diarization.diarizer import Diarization, Span
+from diarization_utils import attribute, speaker_segments, with_names
+from whosaid.diarization.activity import SpeakerActivity, joined
+from whosaid.diarization.diarizer import Diarization, Span, add_labels
 from whosaid.errors import EndpointError
 from whosaid.live.audio_buffer import AudioBuffer
-from whosaid.live.events import Completed, Failed, LiveEvent, Segment, SpeakersFound, Words
+from whosaid.live.events import Completed, ItemFailed, LiveEvent, SegmentEvent, SpeakersFound, Words
 from whosaid.overlap import Enrol, OverlapDecoder, overlapped_windows
 from whosaid.payload.parameters import ReferenceClip
 from whosaid.runtime.errors import endpoint_errors
-from whosaid.runtime.steps import run_steps
+from whosaid.scheduling.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
-from whosaid.transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
+from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Word
 
 if TYPE_CHECKING:
     from whosaid.asr import Recogniser
     from whosaid.diarization.thread import SessionSpeakers
-    from whosaid.live.item import WantedPass
+    from whosaid.live.passes import PassAudio
 
 # Seconds around a word in which turns may matter to it; `diarization_utils` looks half as far.
 AROUND = 1.0
@@ -89,7 +90,6 @@ class LiveSpeakers:
     async def finish(self) -> list[LiveEvent]:
         """Return the last events, after the last audio and text. Raises EndpointError."""
         warnings = self._finder.warnings
-        known: tuple[KnownSpeaker, ...] = ()
         if self._following is not None:
             self._ending = True
             self._received.set()
@@ -98,15 +98,22 @@ class LiveSpeakers:
                 await self._decoding
         elif speech := self._tracker.speech:
             samples = await self._work(self._audio.samples, 0, self._audio.stop)
-            naming = await self._finder.find(samples, speech)
-            known, warnings = naming.known_speakers, (*warnings, *naming.warnings)
-            if naming.diarization is not None:
-                self._tracker.add_turns(naming.diarization, inf)
+            found = await self._finder.find(samples, speech)
+            if found is not None:
+                self._tracker.add_turns(found, inf)
                 await self._work(self._tracker.find_overlapped)
-                enrol = self._overlaps.enrolments(naming.diarization.turns, samples)
-                await self._decode_overlaps(samples, enrol)
+                await self._decode_overlaps(
+                    samples, self._overlaps.enrolments(found.turns, samples)
+                )
+            segments = await self._work(self._tracker.with_speakers, ())
+            labels = self._tracker.labels
+            add_labels(labels, (turn.speaker for turn in found.turns) if found else ())
+            naming = self._finder.name(found and found.renamed(labels))
+            known, warnings = naming.known_speakers, (*warnings, *naming.warnings)
+            names = {each.label or "": each.name for each in known if each.matched}
+            return [*(_renamed(each, names) for each in segments), SpeakersFound(known, warnings)]
         segments = await self._work(self._tracker.with_speakers, ())
-        return [*segments, SpeakersFound(known, warnings)]
+        return [*segments, SpeakersFound((), warnings)]
 
     async def close(self) -> None:
         self._finder.close()
@@ -135,13 +142,13 @@ class LiveSpeakers:
         the session's, once it is over. An item that fails keeps its text.
         """
         while self._tracker.overlapped:
-            item, final, turns = self._tracker.overlapped.popleft()
+            item, final, inside = self._tracker.overlapped.popleft()
             transcript = item.transcript
             heard = final.samples if samples is None else samples[final.begin : final.stop]
             options = replace(final.options, decode=replace(final.options.decode, live=False))
             with suppress(EndpointError), endpoint_errors():
                 found = await self._overlaps.decode(
-                    transcript, turns, heard, options, final.begin, enrol
+                    transcript, inside, heard, options, final.begin, enrol
                 )
                 transcript = found if _has_words(found) else transcript
             self._tracker.add(replace(item, transcript=transcript, final=None))
@@ -155,16 +162,20 @@ class LiveSpeakers:
 class SpeakerTracker:
     """Matches the words of a session with its speaker turns, both in seconds of the session.
 
-    `overlapped` are completed items in which speakers talk at once, with their passes and turns.
+    `labels` maps the diarizer's labels to SPEAKER_00, SPEAKER_01, ... in the order in which the
+    words of events first name them; a label that was sent stays.
+    `overlapped` are completed items in which speakers talk at once, with passes and diarization.
     Their segments wait until their new texts are added.
     """
 
     def __init__(self) -> None:
+        self.labels: dict[str, str] = {}
         self._clock = 0.0  # all turns up to this second are known
-        self._turns, self._exclusive = Turns(), Turns()
+        self._turns, self._exclusive = TurnBuffer(), TurnBuffer()
+        self._activity: list[SpeakerActivity] = []  # in order of time
         self._unnamed: dict[str, list[Word]] = {}  # by item: words sent without a speaker
         self._completed: list[Completed] = []  # items whose words have no speakers yet
-        self.overlapped: deque[tuple[Completed, WantedPass, Sequence[SpeakerTurn]]] = deque()
+        self.overlapped: deque[tuple[Completed, PassAudio, Diarization]] = deque()
         self._numbers = count(1)
 
     @property
@@ -176,6 +187,8 @@ class SpeakerTracker:
         """Add the turns between the last clock and `clock`."""
         self._turns.add(found.turns)
         self._exclusive.add(found.exclusive)
+        decided = SpeakerActivity.decided(found.turns)
+        self._activity.append(decided if found.activity is None else found.activity)
         self._clock = clock
 
     def with_speakers(self, events: Sequence[LiveEvent]) -> list[LiveEvent]:
@@ -184,13 +197,23 @@ class SpeakerTracker:
             if isinstance(event, Words):
                 result.append(self._named(event))
                 continue
-            if isinstance(event, Completed | Failed):
+            if isinstance(event, Completed | ItemFailed):
                 self._unnamed.pop(event.item_id, None)
             if isinstance(event, Completed):
                 self.add(event)
             result.append(event)
         self.find_overlapped()
-        return result + self._segments_of_words() + self._segments_of_texts()
+        return self._labelled([*result, *self._segments_of_words(), *self._segments_of_texts()])
+
+    def _labelled(self, events: Sequence[LiveEvent]) -> list[LiveEvent]:
+        spoken: list[Word | SegmentEvent] = []
+        for event in events:
+            if isinstance(event, Words | SegmentEvent):
+                spoken += event.words or ([event] if isinstance(event, SegmentEvent) else [])
+        add_labels(
+            self.labels, (each.speaker for each in sorted(spoken, key=lambda each: each.start))
+        )
+        return [_renamed(event, self.labels) for event in events]
 
     def add(self, item: Completed) -> None:
         if _has_words(item.transcript):
@@ -201,12 +224,14 @@ class SpeakerTracker:
         items, self._completed = self._completed, []
         for item in items:
             final, transcript = item.final, item.transcript
-            if final is not None and _end(item) <= self._clock:
-                begin, stop = final.item.begin / SAMPLE_RATE, final.stop / SAMPLE_RATE
-                inside = Diarization(self._turns.within(begin, stop), ())
-                turns = inside.touching(transcript.speech).turns
-                if overlapped_windows(transcript.chunks, turns, stop, 1.0):
-                    self.overlapped.append((item, final, turns))
+            if final is not None and final.before is not None and _end(item) <= self._clock:
+                begin, stop = final.begin / SAMPLE_RATE, final.stop / SAMPLE_RATE
+                begin += final.before.begin
+                activity = joined(self._activity, begin, stop)
+                inside = Diarization(self._turns.within(begin, stop), (), activity=activity)
+                inside = inside.touching(transcript.speech)
+                if overlapped_windows(transcript.chunks, inside, stop):
+                    self.overlapped.append((item, final, inside))
                     continue
             self._completed.append(item)
 
@@ -258,10 +283,10 @@ class SpeakerTracker:
         start, end = words[0].start - AROUND, words[-1].end + AROUND
         return Diarization(self._turns.within(start, end), self._exclusive.within(start, end))
 
-    def _segments(self, item: str, chunks: Sequence[Chunk]) -> list[Segment]:
+    def _segments(self, item: str, chunks: Sequence[Chunk]) -> list[SegmentEvent]:
         voices = any(chunk.voice for chunk in chunks)
         return [
-            Segment(
+            SegmentEvent(
                 item,
                 f"seg_{next(self._numbers)}",
                 each.text,
@@ -274,7 +299,7 @@ class SpeakerTracker:
         ]
 
 
-class Turns:
+class TurnBuffer:
     """Collects turns that come in parts, in order of time; parts of one turn are joined."""
 
     def __init__(self) -> None:
@@ -299,6 +324,16 @@ class Turns:
 def _chunk(words: Sequence[Word]) -> Chunk:
     text = "".join(word.text for word in words)
     return Chunk(text, words[0].start, words[-1].end, words=tuple(words))
+
+
+def _renamed(event: LiveEvent, names: Mapping[str, str]) -> LiveEvent:
+    """Return the event with speakers by their names, if they have any."""
+    if not isinstance(event, Words | SegmentEvent):
+        return event
+    words = with_names(event.words, names)
+    if isinstance(event, Words):
+        return replace(event, words=words)
+    return replace(event, words=words, speaker=names.get(event.speaker or "", event.speaker))
 
 
 def _end(completed: Completed) -> float:

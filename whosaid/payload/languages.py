@@ -7,8 +7,6 @@ rows with transformers' table. Codes and own names are from langcodes 3.5.1 and 
 `SpecialTokens` lists the languages of a checkpoint.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable

@@ -1,11 +1,9 @@
-"""Checks the parameters that are objects: `known_speakers` and `vad_parameters`.
+"""Checks the parameters that are objects: `known_speakers`, `hotwords` and `vad_parameters`.
 
 In a form or query string they are JSON text. People and programs read the names of speakers in
 files. So two names must differ in more than case, spaces or Unicode form, and no name may look like
 the diarizer's labels. Names are checked before a clip is decoded.
 """
-
-from __future__ import annotations
 
 import re
 import unicodedata
@@ -31,6 +29,7 @@ from whosaid.payload.encodings import Base64Text, parse_json
 
 MAX_CLIPS, MAX_NAME_CHARACTERS = 20, 64
 MAX_MODEL_CHARACTERS = 100
+MAX_PHRASE_CHARACTERS, MAX_SOUNDS = 100, 5
 MAX_EMBEDDING_CHARACTERS = 2**14  # 3,072 dimensions
 LABEL = re.compile(r"(speaker|channel)_\d+")
 LONGEST_MS = 30_000  # Whisper's window
@@ -91,6 +90,9 @@ Reference = Annotated[
     PlainValidator(_check_reference),
     PlainSerializer(lambda reference: reference[: len(reference)]),
 ]
+
+
+PhraseText = Annotated[str, Field(min_length=1, max_length=MAX_PHRASE_CHARACTERS)]
 
 
 class Voice(BaseModel):
@@ -160,6 +162,58 @@ def _check_clips(clips: list[ReferenceClip]) -> list[ReferenceClip]:
     return clips
 
 
+class HotWord(BaseModel):
+    """A phrase to expect, and other spellings that sound like it."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    text: PhraseText
+    sounds_like: Annotated[tuple[PhraseText, ...], Field(strict=False, max_length=MAX_SOUNDS)] = ()
+
+    @property
+    def spellings(self) -> tuple[str, tuple[str, ...]]:
+        return self.text, self.sounds_like
+
+
+def _read_phrase(value: object) -> str | HotWord:
+    given = {"text": value} if isinstance(value, str) else value
+    if not isinstance(given, dict | HotWord):
+        raise PydanticCustomError(
+            "phrase", "should be text, or an object with text and sounds_like"
+        )
+    try:
+        phrase = HotWord.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"][:1])) if isinstance(value, dict) else ""
+        text = ascii(f"{field} {first['msg']}".strip())[1:-1].replace("Input should", "should")
+        raise PydanticCustomError("phrase", "{text}", {"text": text}) from None
+    return value if isinstance(value, str) else phrase
+
+
+def _split_phrases(value: object) -> object:
+    """Read text as a JSON list, else as phrases with commas or line breaks between them."""
+    if not isinstance(value, str):
+        return value
+    parsed = _parse_text(value) if value.lstrip().startswith("[") else None
+    parts = (part.strip() for part in re.split(r"[,\r\n]", value))
+    return parsed if isinstance(parsed, list) else [part for part in parts if part]
+
+
+def _check_phrases(phrases: list[str | HotWord]) -> list[str | HotWord]:
+    if len({getattr(each, "text", each) for each in phrases}) < len(phrases):
+        raise PydanticCustomError("distinct", "should have no duplicates")
+    return phrases
+
+
+TEXT_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_PHRASE_CHARACTERS}
+Phrase = Annotated[
+    str | HotWord,
+    PlainValidator(_read_phrase),
+    PlainSerializer(lambda each: each if isinstance(each, str) else each.model_dump(mode="json")),
+    WithJsonSchema({"anyOf": [TEXT_SCHEMA, HotWord.model_json_schema()]}),
+]
+Phrases = Annotated[list[Phrase], BeforeValidator(_split_phrases), AfterValidator(_check_phrases)]
 CLIPS_SCHEMA: dict[str, Any] = {
     "type": "array",
     "maxItems": MAX_CLIPS,

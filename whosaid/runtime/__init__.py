@@ -1,7 +1,5 @@
 """The process and the machine it runs on: device, threads, memory, libraries, logs, imports."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

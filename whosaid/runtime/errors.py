@@ -5,8 +5,6 @@ guards the load of one model. Importing this module loads neither torch nor tran
 Hub's client.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -17,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from whosaid.errors import EndpointError, ModelError, OutOfMemory, StartError
+from whosaid.runtime.logs import hide_tokens, without_tokens
 from whosaid.runtime.versions import refused_repository
 
 logger = logging.getLogger("endpoint")
@@ -115,6 +114,7 @@ def loading(variable: str, name: str) -> Iterator[None]:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
+    hide_tokens()  # of downloads
     try:
         verify_checksums(Path(name))
         yield
@@ -162,7 +162,7 @@ def _reason(name: str, error: Exception) -> str:
                 return f"{file.name} cannot be read: its permissions, or a link to nothing"
         return "it has no safetensors weights, and pickled ones are not loaded"
     first_line = next(iter(str(error).splitlines()), "")
-    return f"could not be loaded ({type(error).__name__}: {first_line})"
+    return f"could not be loaded ({type(error).__name__}: {without_tokens(first_line)})"
 
 
 def _hub_refusal(name: str, error: BaseException) -> str | None:

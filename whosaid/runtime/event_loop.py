@@ -1,7 +1,5 @@
 """An event loop in its own thread, for callers that have no loop or must not block theirs."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import weakref

@@ -5,9 +5,8 @@ Therefore free memory is read in advance: the machine's, and that of the cgroups
 container or a service.
 """
 
-from __future__ import annotations
-
 import ctypes
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +24,8 @@ UNLIMITED = 1 << 60
 # mapping of its own (at most 32 MiB).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES, LARGEST_IN_HEAP = 1 << 27, 1 << 25
+# Linux's `madvise`: large pages for memory that will be written, and for memory that has been.
+MADV_HUGEPAGE, MADV_COLLAPSE, LARGE_PAGE = 14, 25, 1 << 21
 
 
 class HostMemory(NamedTuple):
@@ -66,6 +67,21 @@ def return_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def use_large_pages(address: int, size: int, written: bool) -> None:
+    """Ask Linux for pages of 2 MiB under memory that every step reads.
+
+    A processor spends time on the addresses of 4 KiB pages, more in a virtual machine. By default
+    Linux has large pages only for memory with this advice; where it has none, nothing changes.
+    """
+    start, stop = (
+        -(-address // LARGE_PAGE) * LARGE_PAGE,
+        (address + size) // LARGE_PAGE * LARGE_PAGE,
+    )
+    if sys.platform == "linux" and start < stop:
+        advice = MADV_COLLAPSE if written else MADV_HUGEPAGE
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), advice)
 
 
 def _cgroup_limits() -> Iterator[HostMemory]:

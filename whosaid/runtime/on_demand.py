@@ -4,8 +4,6 @@ async with models.use() as loaded:
     ...
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging
@@ -28,7 +26,7 @@ M = TypeVar("M")
 
 class OnDemand(Generic[M]):
     """`models`, which are unloaded by `unload` after `seconds` without use, and loaded again by
-    `load`.
+    `load`. `end` follows the last unload.
 
     Safe to use from any thread. Without `seconds` the models stay.
     """
@@ -39,9 +37,10 @@ class OnDemand(Generic[M]):
         load: Callable[[], M],
         unload: Callable[[M], None],
         seconds: float | None = None,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self._models: M | None = models
-        self._load, self._unload, self._seconds = load, unload, seconds
+        self._load, self._unload, self._seconds, self._end = load, unload, seconds, end
         self._users = 0
         self._timer: Timer | None = None
         self._lock = Lock()  # held briefly
@@ -49,7 +48,13 @@ class OnDemand(Generic[M]):
         self._rest()
 
     @property
-    def loaded(self) -> M | None:
+    def current(self) -> M | None:
+        return self._models
+
+    @property
+    def in_use(self) -> M:
+        """Return the models, within a block of `use`."""
+        assert self._models is not None, "the caller is not within `use`"
         return self._models
 
     @asynccontextmanager
@@ -78,6 +83,7 @@ class OnDemand(Generic[M]):
             models, self._models = self._models, None
             if models is not None:
                 self._unload(models)
+            self._end()
 
     def _loaded_again(self) -> M:
         with self._changing, endpoint_errors():
@@ -114,6 +120,8 @@ class OnDemand(Generic[M]):
             self._unload(models)
             del models
             gc.collect()
-            torch.cuda.empty_cache()  # does nothing without CUDA
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch._C._cuda_clearCublasWorkspaces()  # of each stream; empty_cache keeps them
+                torch.cuda.empty_cache()
             return_freed()
         logger.info("models unloaded after %g s without requests", self._seconds or 0)

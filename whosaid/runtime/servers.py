@@ -10,8 +10,6 @@ process replaces itself once: same process ID, same command line, CUDA_GRAPHS=0 
 Python's files and sockets and those of the device are closed on exec.
 """
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

@@ -8,12 +8,11 @@ that importing this module loads none of them.
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,11 +23,11 @@ from whosaid.errors import StartError
 
 if TYPE_CHECKING:
     import torch
-    from transformers import WhisperFeatureExtractor
 
 # The servers, by the module that their processes have imported.
 SERVERS = {"hf_serve": "hf-serve", "huggingface_inference_toolkit": "huggingface-inference-toolkit"}
 LIBRARIES = ("torch", "transformers", "pyannote.audio")
+UNKNOWN = "unknown"
 # A file of a Hub repository: https://huggingface.co/owner/name/resolve/main/config.json
 FILE_URL = re.compile(r"https?://[^/]+/(?P<repository>[^/]+/[^/]+)/resolve/")
 
@@ -36,13 +35,19 @@ FILE_URL = re.compile(r"https?://[^/]+/(?P<repository>[^/]+/[^/]+)/resolve/")
 def describe_versions(modules: Container[str] = sys.modules) -> str:
     """Return the versions of Python, the libraries and the server of this process, for the log."""
     servers = [name for module, name in SERVERS.items() if module in modules]
-    parts = [f"Python {platform.python_version()}"]
-    for name in (*LIBRARIES, *servers):
+    found = versions((*LIBRARIES, *servers)).items()
+    return ", ".join(name if release == UNKNOWN else f"{name} {release}" for name, release in found)
+
+
+def versions(libraries: Iterable[str] = LIBRARIES) -> dict[str, str]:
+    """Return the versions of Python and of libraries, `UNKNOWN` for those without metadata."""
+    found = {"Python": platform.python_version()}
+    for name in libraries:
         try:
-            parts.append(f"{name} {version(name)}")
+            found[name] = version(name)
         except PackageNotFoundError:
-            parts.append(name)
-    return ", ".join(parts)
+            found[name] = UNKNOWN
+    return found
 
 
 def opening_arguments() -> dict[str, str]:
@@ -62,31 +67,6 @@ def tokenizer_arguments() -> dict[str, Any]:
     give the list's name another meaning and fail. The tokens are in `tokenizer.json` too.
     """
     return {} if _release("transformers") >= (5, 0) else {"extra_special_tokens": {}}
-
-
-def load_feature_extractor(source: Mapping[str, Any]) -> WhisperFeatureExtractor:
-    """Return `AutoFeatureExtractor.from_pretrained(**source)` of a Whisper checkpoint.
-
-    transformers 5 saves the extractor in `processor_config.json`, which 4.51 does not read.
-    """
-    from transformers import AutoFeatureExtractor, WhisperFeatureExtractor
-    from transformers.utils.hub import cached_file
-
-    try:
-        loaded: WhisperFeatureExtractor = AutoFeatureExtractor.from_pretrained(**source)
-    except OSError:
-        stated = cached_file(
-            source["pretrained_model_name_or_path"],
-            "processor_config.json",
-            revision=source.get("revision"),
-            token=source.get("token"),
-            _raise_exceptions_for_missing_entries=False,
-        )
-        processor = json.loads(Path(stated).read_text(encoding="utf-8")) if stated else {}
-        if "feature_extractor" not in processor:
-            raise
-        loaded = WhisperFeatureExtractor(**processor["feature_extractor"])
-    return loaded
 
 
 def nemotron_speaker_cache(name: str) -> Any:  # noqa: ANN401

@@ -7,29 +7,36 @@ length, media type.
 
 from __future__ import annotations
 
-import hmac
 import math
 import re
 import time
-from base64 import b64decode
-from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
+from typing import get_args
 
-from pydantic import SecretStr
 from starlette.datastructures import Headers
 
+from config import OutputFormat
 from whosaid.errors import InvalidRequest
 from whosaid.server.errors import Kind, Refusal
+from whosaid.server.keys import Account
 from whosaid.server.realtime.places import LivePlaces
 from whosaid.server.settings import ServerSettings
 
 # Routes that are answered under any load, and whether they need no token.
-PROBES = ("/health", "/ready", "/metrics")
-WITHOUT_TOKEN = ("/", "/health", "/ready", "/docs", "/openapi.json")
+PROBES = ("/health", "/ready", "/ping", "/metrics")
+WITHOUT_TOKEN = ("/", "/health", "/ready", "/ping", "/docs", "/openapi.json")
 JOBS = "/v1/jobs"
-TRANSCRIBING = ("/", "/predict", "/v1/audio/transcriptions", "/v1/audio/translations", JOBS)
+TRANSCRIBING = (
+    "/",
+    "/predict",
+    "/invocations",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    JOBS,
+)
+RENDERING = tuple(f"/v1/transcripts/{form}" for form in ("json", *get_args(OutputFormat)))
 FORM = "multipart/form-data"
 # Media types that exclude audio; bodies of all other types are probed.
 SILENT_TYPES = ("text", "image", "font", "model", "message", "multipart")
@@ -37,7 +44,7 @@ SILENT_TYPES = ("text", "image", "font", "model", "message", "multipart")
 SLACK_BYTES = 16 * 2**20
 
 # Probes reveal nothing about requests, and a cluster sends them to the container's address.
-ASKED_BY_ADDRESS = ("/health", "/ready")
+ASKED_BY_ADDRESS = ("/health", "/ready", "/ping")
 READING = ("GET", "HEAD")
 ANY = "*"
 AUTHORITY = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^][:@/\s]+)(?::(?P<port>[0-9]*))?")
@@ -58,10 +65,13 @@ NEWEST = 0.2  # weight of the newest interval between two answers
 
 
 class Permit:
-    """One request's place in the queue, and the `size` in bytes of its body in memory."""
+    """One request's place in the queue, the `size` in bytes of its body in memory, and the sender's
+    `account`, if there is one.
+    """
 
     def __init__(self, permits: Permits) -> None:
         self.size = 0
+        self.account: Account | None = None
         self._permits, self._left = permits, False
 
     def grow(self, size: int) -> None:
@@ -187,16 +197,17 @@ def check_framing(http_version: str, headers: Headers) -> None:
     request after it (RFC 9112, section 6.1). h11 refuses all other ambiguous requests.
     """
     if "transfer-encoding" in headers and ("content-length" in headers or http_version == "1.0"):
-        raise InvalidRequest(
-            "a body has either Content-Length or, since HTTP/1.1, Transfer-Encoding"
-        )
+        text = "a body has either Content-Length or, since HTTP/1.1, Transfer-Encoding"
+        raise InvalidRequest(text)
 
 
 def check_type(path: str, headers: Headers) -> None:
-    """Raise Refusal if by its media type or encoding the body is not audio."""
+    """Raise Refusal if by its media type or encoding the body is not what the route reads."""
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, "send the body without Content-Encoding")
     kind = media_type(headers)
+    if path in RENDERING and kind != "application/json":
+        raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, "this route reads application/json")
     if path.startswith("/v1/audio/") and kind != FORM:
         raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, f"this route reads {FORM}")
     if kind != FORM and kind.partition("/")[0] in SILENT_TYPES:
@@ -209,37 +220,6 @@ def media_type(headers: Headers) -> str:
 
 def too_large(limit: int) -> Refusal:
     return Refusal(Kind.BODY_TOO_LARGE, f"the body may have {limit} bytes")
-
-
-class ApiKey:
-    """The key that clients must send; without a `key` every client is accepted."""
-
-    def __init__(self, key: SecretStr | None) -> None:
-        self._key = key.get_secret_value().encode() if key else b""
-
-    def begins_with(self, prefix: bytes) -> bool:
-        return self._key.startswith(prefix)
-
-    def authorize(self, given: bytes) -> None:
-        """Raise Refusal unless `given` is the key, compared in constant time."""
-        if not self._key:
-            return
-        if not given:
-            raise Refusal(Kind.UNAUTHORIZED, "the bearer token is missing")
-        if not hmac.compare_digest(given, self._key):
-            raise Refusal(Kind.UNAUTHORIZED, "the bearer token is wrong")
-
-
-def token_of(headers: Headers) -> bytes:
-    """Return the bearer token, or a browser's password of HTTP's Basic scheme; b"" for neither."""
-    scheme, _, credentials = headers.get("authorization", "").partition(" ")
-    given = credentials.strip().encode("latin-1")
-    if scheme.lower() != "basic":
-        return given if scheme.lower() == "bearer" else b""
-    try:
-        return b64decode(given, validate=True).partition(b":")[2]
-    except Base64Error:
-        return b""
 
 
 class OriginPolicy:
@@ -255,7 +235,7 @@ class OriginPolicy:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._hosts = {name.strip("[]") for name in settings.allowed_hosts}
-        if not self._hosts and settings.api_key:
+        if not self._hosts and settings.needs_key:
             self._hosts = {ANY}
         self._origins = settings.allowed_origins
         self._bound_to = settings.host.lower()
@@ -264,10 +244,8 @@ class OriginPolicy:
         if path in ASKED_BY_ADDRESS and method in READING:
             return
         if not self._answers_to(host_name(headers.get("host", ""))):
-            raise Refusal(
-                Kind.HOST_NOT_ALLOWED,
-                "this host is not allowed: add it to ALLOWED_HOSTS, or set API_KEY",
-            )
+            text = "this host is not allowed: add it to ALLOWED_HOSTS, or set API_KEY"
+            raise Refusal(Kind.HOST_NOT_ALLOWED, text)
         if not self._is_listed(headers) and is_foreign(method, headers):
             raise Refusal(
                 Kind.ORIGIN_NOT_ALLOWED,

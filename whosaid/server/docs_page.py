@@ -4,8 +4,6 @@ FastAPI's own page loads scripts from another site, which the server's content p
 machine without internet cannot reach.
 """
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections.abc import Iterable, Iterator

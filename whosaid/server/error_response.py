@@ -5,8 +5,6 @@ Every error of every route is rendered here, in the format of the route's client
 repeats the line, because the Hub's client shows only that header.
 """
 
-from __future__ import annotations
-
 from pydantic_core import to_json
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send

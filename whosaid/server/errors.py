@@ -3,8 +3,6 @@
 The endpoint's own errors (`whosaid/errors.py`) carry their code and status too.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 from whosaid.errors import EndpointError
@@ -18,18 +16,21 @@ class Kind(Enum):
     UNAUTHORIZED = "token missing or wrong", 401
     DRAINING = "the server is stopping", 503, 5
     BUSY = (
-        "`MAX_QUEUE` or `MAX_QUEUE_BYTES` reached; live: `MAX_LIVE_SESSIONS`, or sessions lag",
+        "`MAX_QUEUE`, `MAX_QUEUE_BYTES` or the key's `max_requests` reached; live:"
+        " `MAX_LIVE_SESSIONS`, or sessions lag",
         429,
     )
+    QUOTA_EXCEEDED = "the key's `audio_seconds_per_day` are used", 429
     BODY_TOO_LARGE = "over `MAX_AUDIO_BYTES` (7/5 of it in base64) plus 16 MiB for the rest", 413
     UNSUPPORTED_MEDIA_TYPE = (
         "text, images and the like; Content-Encoding; anything but a form under `/v1/audio`",
         415,
     )
-    JOBS_DISABLED = "no `DATA_DIR`", 404
+    JOBS_DISABLED = "the server keeps no jobs", 404
     JOBS_FULL = "`MAX_JOBS` or `MAX_JOB_BYTES` reached", 429, 60
     BODY_TIMEOUT = "the body falls 30 s behind 1 KiB/s", 408
     INVALID_REQUEST = "not a JSON object", 422  # as the contract's servers answer
+    IDEMPOTENCY_KEY_REUSED = "another request had this `Idempotency-Key`", 422
     CALLBACK_NOT_ALLOWED = "host of `callback_url` not in `CALLBACK_HOSTS`", 403
     STORAGE_FAILED = "`DATA_DIR`'s disk is full or fails (DELETE too)", 507
     DEADLINE_EXCEEDED = "`REQUEST_TIMEOUT` has passed (`X-Should-Retry: false`)", 504

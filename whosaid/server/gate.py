@@ -1,7 +1,7 @@
 """The gate: plain ASGI around the whole app. Nothing is parsed before a request is admitted, and
 every answer passes through the gate.
 
-    request ID -> framing -> host, origin -> key -> permit -> deadline -> route
+    request ID -> framing -> host, origin -> key (principal) -> permit -> deadline -> route
     access log, metrics <- headers <- status <- answer, or the error that ended the request
 
 The gate handles every early end of a request: a disconnected client, a body that is too large or
@@ -10,14 +10,13 @@ request, which frees its rows. The client gets a status if no answer has begun, 
 stream has begun, or nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
 import time
 import uuid
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -26,25 +25,28 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from whosaid.errors import EndpointError
+from whosaid.runtime.logs import REQUEST, RequestInLog
+from whosaid.server import tracing
 from whosaid.server.admission import (
     JOBS,
     PREFLIGHT,
     PROBES,
+    RENDERING,
     TRANSCRIBING,
     WITHOUT_TOKEN,
     Admission,
-    ApiKey,
     OriginPolicy,
     Permit,
     announced,
     check_framing,
     check_type,
-    token_of,
     too_large,
 )
 from whosaid.server.error_response import GUARDED, ErrorResponse, error_event, translated
 from whosaid.server.errors import Kind, Refusal
+from whosaid.server.idempotency import IdempotentAnswers, key_of
 from whosaid.server.jobs.runner import JobRunner
+from whosaid.server.keys import ANONYMOUS, Account, ApiKeys, Principal, token_of
 from whosaid.server.metrics import Metrics
 from whosaid.server.realtime.client_secrets import PREFIX, ClientSecrets
 from whosaid.server.realtime.handshake import NO_STATUS, UPGRADED, Handshake
@@ -55,18 +57,13 @@ logger = logging.getLogger("server")
 
 PAGE = "/app"
 REALTIME = "/v1/realtime"
-ROUTES = {
-    *PROBES,
-    *TRANSCRIBING,
-    *WITHOUT_TOKEN,
-    "/info",
-    "/v1/models",
-    REALTIME,
-    f"{REALTIME}/client_secrets",
-}
+ROUTES = {*PROBES, *TRANSCRIBING, *RENDERING, *WITHOUT_TOKEN, "/info", "/v1/models"}
+ROUTES |= {REALTIME, f"{REALTIME}/client_secrets"}
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+# The paths of Azure's clients. The deployment counts as little as a request's `model`.
+AZURE = re.compile(r"/openai/deployments/[^/]+(/audio/(?:transcriptions|translations))/?")
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
-LINE = "%s %s %s %s in %.2f s%s, id %s"  # of the access log
+LINE = "%s %s %s %s in %.2f s%s, by %s, id %s"  # of the access log
 # Bytes of an append event besides its audio.
 SLACK_MESSAGE_BYTES = 64 * 1024
 # The status that nginx logs for a client that disconnected before its answer.
@@ -128,9 +125,8 @@ class RequestContext:
         self.status: int | None = None
         self.first_event_s: float | None = None
         self.routed = self._complete = self._streams = False
-        self._ended: asyncio.Future[EndpointError | None] = (
-            asyncio.get_running_loop().create_future()
-        )
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[EndpointError | None] = loop.create_future()
 
     @property
     def headers(self) -> Headers:
@@ -260,7 +256,7 @@ class RequestContext:
 
 class Gate:
     """The outermost ASGI app. `app` answers the requests that pass, and serves the sessions that
-    the API key or one of `secrets` opens. `running` are the requests without an answer; `jobs` runs
+    one of `keys` or `secrets` opens. `running` are the requests without an answer; `jobs` runs
     the app's jobs.
     """
 
@@ -271,43 +267,49 @@ class Gate:
         metrics: Metrics,
         settings: ServerSettings,
         secrets: ClientSecrets,
+        keys: ApiKeys,
         jobs: JobRunner | None = None,
     ) -> None:
         self.app, self.admission, self.jobs = app, admission, jobs
         self.running: set[RequestContext] = set()
         self.deadline = settings.request_timeout
+        self.keep_alive_seconds = settings.keep_alive_seconds
         self.most_message_bytes = settings.max_append_bytes * 4 // 3 + SLACK_MESSAGE_BYTES
         self._metrics, self._secrets = metrics, secrets
-        self._key = ApiKey(settings.api_key)
+        self._keys, self._idempotent = keys, IdempotentAnswers(app, self.deadline)
         self._origins = OriginPolicy(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request or session; pass other scopes to the app."""
         if scope["type"] == "websocket":
-            await self._hold(Handshake(_without_last_slash(scope), receive, send))
+            await self._hold(Handshake(_with_usual_path(scope), receive, send))
             return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         limit = self.admission.body_limit(Headers(scope=scope))
-        context = RequestContext(_without_last_slash(scope), receive, send, limit)
+        context = RequestContext(_with_usual_path(scope), receive, send, limit)
         request_id = self._name(context)
         self.running.add(context)
-        try:
-            await self._answer(context)
-        except EndpointError as error:
-            if not context.routed:
-                self._metrics.refused.labels(error.code).inc()
-            await context.fail(error)
-        finally:
-            self.running.discard(context)
-            self._log_request(context, request_id)
+        route = route_of(context.scope["path"])
+        traced = route not in (*PROBES, PAGE)
+        with tracing.span(route, context.headers) if traced else nullcontext():
+            try:
+                await self._answer(context)
+            except EndpointError as error:
+                if not context.routed:
+                    self._metrics.refused.labels(error.code).inc()
+                await context.fail(error)
+            finally:
+                self.running.discard(context)
+                self._log_request(context, request_id)
 
     def _name(self, asked: RequestContext | Handshake) -> str:
         given = asked.headers.get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         asked.answer_headers.append((b"x-request-id", request_id.encode()))
         asked.answer_headers += self._origins.answer_headers(asked.headers)
+        REQUEST.set(RequestInLog(request_id))
         return request_id
 
     async def _answer(self, context: RequestContext) -> None:
@@ -319,19 +321,25 @@ class Gate:
             await context.run(Response(status_code=204))
             return
         if not _is_open(path, method):
-            self._key.authorize(token_of(headers))
-        if path not in TRANSCRIBING or method != "POST":
+            # The routes' `request.state`.
+            scope.setdefault("state", {})["principal"] = self._keys.authorize(token_of(headers))
+            _sender(context)  # the lines of the request name it
+        if path not in (*TRANSCRIBING, *RENDERING) or method != "POST":
             self.admission.check_length(headers)
             await context.run(self.app)
             return
         self.admission.check_draining()
-        with self.admission.permits.take() as permit:
+        principal = scope["state"]["principal"]
+        app, account = self.app, principal.account
+        if path != JOBS and (key := key_of(headers)):
+            app = partial(self._idempotent.answer, principal, key)
+        with _counted(account), self.admission.permits.take() as permit:
             self.admission.check_length(headers)
             check_type(path, headers)
             self.admission.permits.check_room(announced(headers), permit)
-            context.body.permit = permit
-            scope.setdefault("state", {})["permit"] = permit  # the routes' `request.state`
-            await context.run(self.app, self.deadline)
+            context.body.permit, permit.account = permit, account
+            scope["state"]["permit"] = permit
+            await context.run(app, self.deadline)
 
     async def _hold(self, handshake: Handshake) -> None:
         """Serve a session, or refuse it like a request."""
@@ -339,11 +347,15 @@ class Gate:
         try:
             self._check_sender(handshake)
             if handshake.scope["path"] != REALTIME:
-                raise Refusal(Kind.NOT_FOUND, "there is nothing here")
+                raise Refusal(Kind.NOT_FOUND, "no such path")
             config = self._open(handshake)
             self.admission.check_live()
-            with self.admission.live.take() as place:
-                await handshake.run(self.app, place, config)
+            account = handshake.scope["state"]["principal"].account
+            with _counted(account), self.admission.live.take() as place:
+                try:
+                    await handshake.run(self.app, place, config)
+                finally:
+                    self._metrics.charge(account, place.audio_seconds)
         except EndpointError as refusal:
             self._metrics.refused.labels(refusal.code).inc()
             await handshake.fail(refusal)
@@ -353,14 +365,17 @@ class Gate:
     def _open(self, handshake: Handshake) -> SessionConfig:
         """Return the settings with which the session begins. Raises Refusal."""
         token, prefix = handshake.token, PREFIX.encode()
+        config, principal = SessionConfig(), None
         if token.startswith(prefix):
             try:
-                return self._secrets.find(token).config
+                secret = self._secrets.find(token)
+                config, principal = secret.config, secret.principal
             except Refusal:
-                if not self._key.begins_with(prefix):
+                if not self._keys.begins_with(prefix):
                     raise
-        self._key.authorize(token)
-        return SessionConfig()
+        principal = principal or self._keys.authorize(token)
+        handshake.scope.setdefault("state", {})["principal"] = principal
+        return config
 
     def _check_sender(self, asked: RequestContext | Handshake) -> None:
         """Raise EndpointError for ambiguous framing, and for foreign hosts and pages."""
@@ -368,11 +383,16 @@ class Gate:
         check_framing(scope["http_version"], headers)
         self._origins.check(scope["method"], scope["path"], headers)
 
+    def _count(self, asked: RequestContext | Handshake, status: int, code: str) -> None:
+        self._metrics.requests.labels(route_of(asked.scope["path"]), status, code).inc()
+        if (principal := _principal(asked)) and principal.account:
+            self._metrics.key_requests.labels(principal.account.name, code).inc()
+
     def _log_request(self, context: RequestContext, request_id: str) -> None:
         metrics, route = self._metrics, route_of(context.scope["path"])
         status = CLIENT_GONE if context.gone else context.status or CLIENT_GONE
         code = "CLIENT_GONE" if status == CLIENT_GONE else context.code
-        metrics.requests.labels(route, status, code).inc()
+        self._count(context, status, code)
         metrics.seconds.labels(route).observe(context.seconds)
         if status == CLIENT_GONE:
             metrics.cancelled.inc()
@@ -383,18 +403,23 @@ class Gate:
         level = logging.DEBUG if route in (*PROBES, PAGE) else logging.INFO
         method = context.scope["method"]
         method = method if method in METHODS else "other"
-        logger.log(level, LINE, method, route, status, code, context.seconds, "", request_id)
+        sender = _sender(context)
+        tracing.describe(status, code, sender)
+        logger.log(
+            level, LINE, method, route, status, code, context.seconds, "", sender, request_id
+        )
 
     def _log_session(self, handshake: Handshake, request_id: str) -> None:
         route, place = route_of(handshake.scope["path"]), handshake.place
         status, code = handshake.status or CLIENT_GONE, handshake.code
-        self._metrics.requests.labels(route, status, code).inc()
+        self._count(handshake, status, code)
         audio = ""
         if status == UPGRADED and place is not None:
             closed = handshake.close_status or NO_STATUS
             audio = f", {place.audio_seconds:.1f} s of audio, closed with {closed}"
         seconds = time.monotonic() - handshake.started
-        logger.info(LINE, "GET", route, status, code, seconds, audio, request_id)
+        sender = _sender(handshake)
+        logger.info(LINE, "GET", route, status, code, seconds, audio, sender, request_id)
 
 
 def route_of(path: str) -> str:
@@ -409,9 +434,28 @@ def route_of(path: str) -> str:
     return PAGE if path == PAGE or path.startswith(f"{PAGE}/") else "other"
 
 
-def _without_last_slash(scope: Scope) -> Scope:
-    """Rewrite `/predict/` to `/predict`, but keep `/app/`, the page's path."""
-    path = scope["path"].rstrip("/") or "/"
+def _counted(account: Account | None) -> AbstractContextManager[None]:
+    return nullcontext() if account is None else account.request()
+
+
+def _sender(asked: RequestContext | Handshake) -> str:
+    """Return the log's name of who sent a request; of a path without a key, nobody is asked."""
+    principal = _principal(asked)
+    name = principal.name if principal else ANONYMOUS
+    if request := REQUEST.get():
+        request.key = name
+    return name
+
+
+def _principal(asked: RequestContext | Handshake) -> Principal | None:
+    found: Principal | None = asked.scope.get("state", {}).get("principal")
+    return found
+
+
+def _with_usual_path(scope: Scope) -> Scope:
+    """Rewrite `/predict/` to `/predict`, and Azure's paths to OpenAI's, but keep `/app/`."""
+    azure = AZURE.fullmatch(scope["path"])
+    path = f"/v1{azure[1]}" if azure else scope["path"].rstrip("/") or "/"
     return {**scope, "path": path, "raw_path": path.encode()} if path in ROUTES else scope
 
 

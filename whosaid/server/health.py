@@ -4,8 +4,6 @@ They never wait for the engine, so they answer at once under any load. With a fu
 is still ready.
 """
 
-from __future__ import annotations
-
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
@@ -25,12 +23,10 @@ def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: boo
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
+    @routes.head("/ping", include_in_schema=False)
+    @routes.get("/ping", include_in_schema=False)  # SageMaker and RunPod ask this path
     @routes.head("/ready", include_in_schema=False)
-    @routes.get(
-        "/ready",
-        summary="200 if requests are accepted",
-        responses=refusals(503),
-    )
+    @routes.get("/ready", summary="200 if requests are accepted", responses=refusals(503))
     async def ready() -> dict[str, str]:
         if not endpoint.alive:
             raise Refusal(Kind.NOT_READY, "the engine has stopped")
@@ -44,16 +40,11 @@ def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: boo
         response_class=PlainTextResponse,
         responses=refusals(401, 403, 429),
     )
-    async def show_metrics() -> Response:
+    async def read_metrics() -> Response:
         return Response(await metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @routes.head("/", include_in_schema=False)
-    @routes.get(
-        "/",
-        summary="OK",
-        response_class=PlainTextResponse,
-        responses=refusals(403),
-    )
+    @routes.get("/", summary="OK", response_class=PlainTextResponse, responses=refusals(403))
     async def root(request: Request) -> Response:
         if page and "text/html" in request.headers.get("accept", ""):
             return RedirectResponse("app/")

@@ -1,8 +1,4 @@
-"""`GET /info`: the features and limits of this server and its models. The page builds its form from
-them.
-"""
-
-from __future__ import annotations
+"""`GET /info`: the features and limits of this server and its models, for the page's form."""
 
 from typing import Literal
 
@@ -11,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from config import DEMO_MODELS
 from whosaid.endpoint import Endpoint
-from whosaid.payload.languages import ENGLISH, language_name
+from whosaid.payload.languages import language_name
 from whosaid.server.admission import Admission
 from whosaid.server.description import refusals
 from whosaid.server.openai_api.form import model_id
@@ -32,7 +28,7 @@ class Info(BaseModel):
     multilingual: bool = Field(description="True if the model knows languages besides English")
     languages: list[Language] = Field(description="The languages of the model, by name")
     tasks: list[str] = Field(description="The accepted values of `task`")
-    prompts: bool = Field(description="True if `prompt` and `hotwords` are accepted")
+    prompts: bool = Field(description="True if `prompt` is accepted")
     drafts: Literal["assistant", "medusa"] | None = Field(
         description="The source of drafts, unless `assisted` is false; null: no drafts"
     )
@@ -61,20 +57,16 @@ def describe(endpoint: Endpoint, live_places: int | None = None, jobs: bool = Fa
     """Return the values that this endpoint accepts without refusal or warning. `live_places` is the
     number of live sessions that can open; `jobs` tells whether jobs are enabled.
     """
-    models = endpoint.recogniser.transcriber.models
-    tokens = models.special_tokens
-    languages = [
-        Language(code=code, name=language_name(code)) for code in tokens.languages or (ENGLISH,)
-    ]
-    drafts: Literal["assistant", "medusa"] | None = "medusa" if models.medusa else None
+    can = endpoint.transcriber.capabilities
+    languages = [Language(code=code, name=language_name(code)) for code in can.languages]
     return Info(
         model=model_id(endpoint),
-        embedded=models.name == str(DEMO_MODELS / "asr"),
-        multilingual=tokens.multilingual,
+        embedded=can.name == str(DEMO_MODELS / "asr"),
+        multilingual=can.multilingual,
         languages=sorted(languages, key=lambda each: each.name),
-        tasks=sorted(tokens.tasks) if tokens.multilingual else ["transcribe"],
-        prompts=tokens.start_of_previous is not None,
-        drafts="assistant" if models.assistant else drafts,
+        tasks=[*can.tasks],
+        prompts=can.prompts,
+        drafts=can.drafts,
         diarization=endpoint.diarizer is not None,
         known_speakers=endpoint.diarizer is not None and endpoint.diarizer.capabilities.voices,
         live_places=live_places,

@@ -10,8 +10,7 @@ engine has stopped, the process ends by itself with another status, because plat
 processes that end.
 """
 
-from __future__ import annotations
-
+import errno
 import logging
 import os
 import resource
@@ -21,20 +20,28 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import uvicorn
-from starlette.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4 as METRICS_TYPE
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidHandshake
+from websockets.http11 import Request
 
 from whosaid.asr import stopped
 from whosaid.endpoint import Endpoint
-from whosaid.errors import EndpointError, StartError
+from whosaid.errors import EndpointError, InvalidRequest, StartError
 from whosaid.runtime.errors import EXIT_STATUS
+from whosaid.server.admission import READING, OriginPolicy
+from whosaid.server.error_response import GUARDED, ErrorResponse
 from whosaid.server.errors import Kind, Refusal
-from whosaid.server.gate import PAGE, Gate, RequestContext
+from whosaid.server.gate import PAGE, REALTIME, Gate, RequestContext
+from whosaid.server.keys import ApiKeys, token_of
+from whosaid.server.metrics import text_while_loading
 from whosaid.server.realtime.handshake import Handshake
 from whosaid.server.realtime.places import GOING_AWAY, INTERNAL_ERROR, Ending
 from whosaid.server.settings import ServerSettings
@@ -43,28 +50,58 @@ logger = logging.getLogger("server")
 
 # Seconds between pings, which keep proxies from closing a connection.
 PING_S = 20.0
-# Beyond so many connections, or when file descriptors run short, uvicorn answers 503.
-MOST_CONNECTIONS, OTHER_FILES = 10_000, 256
+# Beyond so many connections, or when file descriptors run short, uvicorn answers 503. Together with
+# the other files they are macOS's highest soft limit, 10,240.
+MOST_CONNECTIONS, OTHER_FILES = 10_000, 240
+FEWEST_FILES = OTHER_FILES + 64
 # The listen backlog; uvicorn's default.
 BACKLOG = 2048
 # Seconds to send the last answers to clients.
 SECONDS_TO_LEAVE = 5
 
 
-# uvicorn 0.54 logs this for every WebSocket that is refused with an HTTP answer.
-FALSE_ALARM = "ASGI callable returned without completing handshake."
-logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != FALSE_ALARM)
+# uvicorn 0.54 logs these for every WebSocket that is refused with an HTTP answer, and, with a
+# traceback, for text that is not UTF-8. The access log has a line for both.
+FALSE_ALARMS = (
+    "ASGI callable returned without completing handshake.",
+    "Invalid UTF-8 sequence received from client.",
+)
+logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg not in FALSE_ALARMS)
+NO_HANDSHAKE = ErrorResponse(
+    InvalidRequest("a WebSocket begins with a GET without a body, and the fields of RFC 6455"),
+    REALTIME,
+)
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol, which also frees the place of a client whose connection is lost. The
-    session does not notice while it does not read, because the audio is far ahead of real time.
+    """uvicorn's protocol, which also answers a request that is no handshake, and frees the place of
+    a client whose connection is lost. The session does not notice a loss while it does not read,
+    because the audio is far ahead of real time.
     """
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.handshake_exc is not None:  # another method, a body, a head that is too long
+            self._refuse()
+
+    def handle_connect(self, event: Request) -> None:
+        try:
+            self.conn.process_request(event)
+        except (InvalidHandshake, UnicodeError):
+            self._refuse()
+        else:
+            super().handle_connect(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self.handshake_initiated and (place := self.scope["state"].get("place")):
             place.leave()
+
+    def _refuse(self) -> None:
+        headers = [*NO_HANDSHAKE.raw_headers, *GUARDED, (b"connection", b"close")]
+        lines = [b"HTTP/1.1 400 Bad Request", *(b"%b: %b" % each for each in headers), b""]
+        self.transport.write(b"\r\n".join([*lines, NO_HANDSHAKE.body]))
+        self.transport.close()
 
 
 # uvicorn's own protocols and bounds.
@@ -89,11 +126,7 @@ class DrainingServer(uvicorn.Server):
     _end = "the server stopped before it had drained"
 
     def __init__(
-        self,
-        gate: Gate,
-        endpoint: Endpoint,
-        drain_timeout: float,
-        page: bool = False,
+        self, gate: Gate, endpoint: Endpoint, drain_timeout: float, page: bool = False
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -104,6 +137,7 @@ class DrainingServer(uvicorn.Server):
                 ws_ping_interval=PING_S,
                 # While a client is too far ahead of real time, its pongs are not read either.
                 ws_ping_timeout=None,
+                timeout_keep_alive=gate.keep_alive_seconds,
                 **UVICORN,
             )
         )
@@ -189,6 +223,17 @@ class DrainingServer(uvicorn.Server):
         self._drain_ends = min(self._drain_ends, time.monotonic() + SECONDS_TO_LEAVE)
 
 
+def raise_file_limit() -> None:
+    """Raise the soft limit of open files as needed. Raises StartError if the hard is too low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_CONNECTIONS + OTHER_FILES
+    files = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if files < FEWEST_FILES:
+        raise StartError(f"ulimit -n: {files} open files are too few; allow {FEWEST_FILES} or more")
+    if soft != resource.RLIM_INFINITY and soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+
+
 def most_connections() -> int:
     """Return the limit of open files, less files of models, libraries and uploads."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -196,9 +241,10 @@ def most_connections() -> int:
 
 
 @contextmanager
-def answering_health(bound: socket.socket) -> Iterator[None]:
-    """Answer `/health` on `bound` in a thread during the block, and refuse all other requests."""
-    server = uvicorn.Server(uvicorn.Config(_while_loading, lifespan="off", **UVICORN))
+def answering_probes(bound: socket.socket, settings: ServerSettings) -> Iterator[None]:
+    """Answer probes on `bound` in a thread during the block, and refuse all other requests."""
+    app = partial(_while_loading, settings)
+    server = uvicorn.Server(uvicorn.Config(app, interface="asgi3", lifespan="off", **UVICORN))
     # uvicorn closes this duplicate; the original socket keeps listening.
     thread = threading.Thread(target=server.run, args=([bound.dup()],), daemon=True)
     thread.start()
@@ -209,21 +255,34 @@ def answering_health(bound: socket.socket) -> Iterator[None]:
         thread.join()
 
 
-async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve while models load; close each connection, because this server ends soon."""
-    loading = Refusal(
-        Kind.NOT_READY,
-        "the models are still loading; /ready is 200 when the server accepts requests",
-    )
+async def _while_loading(
+    settings: ServerSettings, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Serve while models load; close each connection, because this server ends soon.
+
+    RunPod asks for 204 on `/ping`; SageMaker waits for 200.
+    """
+    text = "the models are still loading; /ready is 200 when the server accepts requests"
+    loading = Refusal(Kind.NOT_READY, text)
     if scope["type"] == "websocket":
         await Handshake(scope, receive, send).fail(loading)
         return
     context = RequestContext(scope, receive, send, limit=0)
     context.answer_headers.append((b"connection", b"close"))
-    if scope["path"].rstrip("/") == "/health" and scope["method"] in ("GET", "HEAD"):
-        await context.run(JSONResponse({"status": "ok"}))
-    else:
-        await context.fail(loading)
+    path = scope["path"].rstrip("/") if scope["method"] in READING else ""
+    try:
+        if path == "/health":
+            await context.run(JSONResponse({"status": "ok"}))
+        elif path == "/ping":
+            await context.run(Response(status_code=204))
+        elif path == "/metrics":
+            OriginPolicy(settings).check(scope["method"], path, context.headers)
+            ApiKeys(settings.api_key, settings.api_keys_file).authorize(token_of(context.headers))
+            await context.run(Response(text_while_loading(), media_type=METRICS_TYPE))
+        else:
+            raise loading
+    except EndpointError as error:
+        await context.fail(error)
 
 
 def bind(settings: ServerSettings) -> socket.socket:
@@ -237,6 +296,8 @@ def bind(settings: ServerSettings) -> socket.socket:
         return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         reason = str(error.strerror).partition(" (while ")[0]  # drops the repeated address
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            reason += "; conda and some shells set HOST: choose the address with --host"
         raise StartError(f"HOST={host} PORT={port}: {reason}") from error
 
 

@@ -4,13 +4,8 @@ Every label has a small fixed set of values (names of routes instead of paths), 
 cannot create series. Histograms of seconds reach the ten minutes that a long recording takes.
 """
 
-from __future__ import annotations
-
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 
 from prometheus_client import (
@@ -18,24 +13,36 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Info,
+    ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from whosaid.answer.response import Answer
-from whosaid.endpoint import Decoded, Endpoint, Event, Finished, answer_of
-from whosaid.request import TranscriptionRequest
-from whosaid.runtime.versions import describe_versions
-from whosaid.server.admission import Admission, Permit
+from whosaid.endpoint import Endpoint
+from whosaid.runtime.versions import versions
+from whosaid.server.admission import Admission
 from whosaid.server.jobs.store import JobStore
+from whosaid.server.keys import Account
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 BYTES = tuple(10.0**power for power in range(3, 10))
 
 # The _created series of the counters would double the page.
 disable_created_metrics()
+
+
+READY = ("asr_ready", "1 if requests are accepted")
+LOADING = CollectorRegistry()
+Gauge(*READY, registry=LOADING)
+# The process's own series.
+PROCESS = CollectorRegistry()
+ProcessCollector(registry=PROCESS)
+Info("asr_build", "Versions of Python and libraries", registry=PROCESS).info(
+    {name.lower().replace(".", "_"): release for name, release in versions().items()}
+)
 
 
 class EngineMetrics(Collector):
@@ -45,23 +52,21 @@ class EngineMetrics(Collector):
         self.endpoint, self.admission = endpoint, admission
 
     def collect(self) -> Iterator[Metric]:
-        scheduler = (
-            None if self.endpoint.idle else self.endpoint.recogniser.transcriber.engine.scheduler
-        )
-        running, waiting = (scheduler.running, scheduler.waiting) if scheduler else (0, 0)
+        idle = self.endpoint.idle
+        running, waiting, rows = (0, 0, 0) if idle else self.endpoint.transcriber.windows
+        permits = self.admission.permits
         gauges = {
-            "asr_requests_in_progress": ("Requests admitted", self.admission.permits.taken),
-            "asr_held_body_bytes": (
-                "Bytes of held request bodies",
-                self.admission.permits.held_bytes,
-            ),
+            "asr_requests_in_progress": ("Requests admitted", permits.taken),
+            "asr_held_body_bytes": ("Bytes of held request bodies", permits.held_bytes),
             "asr_queue_requests": ("Requests read, not answered", self.endpoint.outstanding),
+            "asr_rows": ("Windows that can be decoded at once; 0 while idle", rows),
             "asr_running_rows": ("Windows being decoded", running),
             "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
             "asr_waiting_windows": ("Windows that wait for a row", waiting),
             "asr_live_sessions_open": ("Live sessions", len(self.admission.live.taken)),
             "asr_engine_alive": ("1 if the engine's thread runs", int(self.endpoint.alive)),
         }
+        yield GaugeMetricFamily(*READY, int(self.endpoint.alive and not self.admission.draining))
         for name, (what, number) in gauges.items():
             yield GaugeMetricFamily(name, what, number)
         counts = self.endpoint.counts
@@ -76,6 +81,10 @@ class EngineMetrics(Collector):
         }
         for name, (what, total) in counters.items():
             yield CounterMetricFamily(name, what, total)
+        parts = GaugeMetricFamily("asr_load_seconds", "Seconds of the latest load", labels=["part"])
+        for part, seconds in self.endpoint.load_seconds.items():
+            parts.add_metric([part], seconds)
+        yield parts
         drafts = CounterMetricFamily("asr_drafts", "Draft tokens, by outcome", labels=["result"])
         drafts.add_metric(["accepted"], counts.decoded.accepted)
         drafts.add_metric(["rejected"], counts.decoded.drafted - counts.decoded.accepted)
@@ -128,50 +137,24 @@ class Metrics:
             "asr_queue_wait_seconds", "From a complete request to its audio being decoded"
         )
         self.body_bytes = Histogram(
-            "asr_body_bytes",
-            "Size of request bodies",
-            buckets=BYTES,
-            registry=self.registry,
+            "asr_body_bytes", "Size of request bodies", buckets=BYTES, registry=self.registry
         )
-        build = Gauge(
-            "asr_build_info",
-            "Versions of Python and libraries",
-            ["versions"],
-            registry=self.registry,
-        )
-        build.labels(describe_versions()).set(1)
+
+        self.key_requests = counter("asr_key_requests", "Requests of a key's name", ["key", "code"])
+        self.key_audio = counter("asr_key_audio_seconds", "Audio of a key's name", ["key"])
+
+    def charge(self, account: Account | None, seconds: float) -> None:
+        """Count answered audio for its sender's name, if a key has one."""
+        if account is not None:
+            account.charge(seconds)
+            self.key_audio.labels(account.name).inc(seconds)
 
     async def text(self) -> bytes:
         # In a thread, so that no request waits for the disk; the other metrics belong to this
         # thread.
         on_disk = await asyncio.to_thread(generate_latest, self.on_disk)
-        return generate_latest(self.registry) + on_disk
+        return generate_latest(self.registry) + on_disk + generate_latest(PROCESS)
 
 
-@dataclass(frozen=True)
-class Service:
-    """The endpoint for the routes, with counted requests."""
-
-    endpoint: Endpoint
-    metrics: Metrics
-
-    async def answer(self, request: TranscriptionRequest, permit: Permit | None) -> Answer:
-        """Return the answer. Raises EndpointError; cancelling the task frees the request's rows."""
-        return await answer_of(self.stream(request, permit))
-
-    async def stream(
-        self, request: TranscriptionRequest, permit: Permit | None = None
-    ) -> AsyncGenerator[Event]:
-        """Yield the endpoint's events. The `permit` releases the body's bytes once its audio is
-        decoded, except for a body with clips, because the clips may be slices of it.
-        """
-        began = time.monotonic()
-        async with aclosing(self.endpoint.stream(request)) as events:
-            async for event in events:
-                if isinstance(event, Decoded):
-                    self.metrics.until_decoded.observe(time.monotonic() - began)
-                    if permit is not None and not request.config.known_speakers:
-                        permit.give_bytes_back()
-                elif isinstance(event, Finished):
-                    self.metrics.audio_seconds.inc(event.answer.duration)
-                yield event
+def text_while_loading() -> bytes:
+    return generate_latest(LOADING) + generate_latest(PROCESS)

@@ -4,8 +4,6 @@ Routes take the bare request, so that FastAPI neither reads a body before the re
 nor repeats it in an error.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -16,9 +14,9 @@ from pydantic_core import to_json
 from config import TEXT_BOOLEANS
 from whosaid.answer.response import response
 from whosaid.errors import InvalidParameter
-from whosaid.server.description import ANY_BODY, AnswerBody, bodies, refusals
-from whosaid.server.metrics import Service
+from whosaid.server.description import ANY_BODY, AnswerBody, answers, bodies, refusals
 from whosaid.server.request_body import read_body
+from whosaid.server.service import Service
 from whosaid.server.sse import EventStream, native_messages, wait_for_audio
 
 STREAM = {
@@ -31,14 +29,7 @@ TRANSCRIPTION: dict[str, Any] = {
     "summary": "Transcribe audio, with speakers",
     "description": "JSON with the audio in base64, a form, or the file itself with the parameters "
     "in the query string.",
-    "responses": {
-        200: {
-            "description": "The transcript",
-            "model": AnswerBody,
-            "content": {"text/event-stream": {}},
-        },
-        **refusals(*ANY_BODY),
-    },
+    "responses": {200: answers(AnswerBody, "text/event-stream"), **refusals(*ANY_BODY)},
     "openapi_extra": {"parameters": [STREAM], **bodies()},
 }
 
@@ -48,6 +39,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/", **TRANSCRIPTION, operation_id="transcribe")
     @routes.post("/predict", **TRANSCRIPTION, operation_id="predict")
+    @routes.post("/invocations", include_in_schema=False)  # SageMaker's path
     async def predict(request: Request) -> Response:
         # No variable refers to the body, so that it is freed once its audio is decoded.
         transcription = await asyncio.to_thread(service.endpoint.parse, *await read_body(request))

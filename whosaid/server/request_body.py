@@ -8,8 +8,6 @@ Forms never touch the disk. Starlette's own parser writes files over 1 MiB to di
 texts over 1 MiB, such as clips of known speakers.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -22,6 +20,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from config import OTHER_NAMES, InferenceConfig
+from whosaid.endpoint.request import MOST_FILES
 from whosaid.errors import InvalidRequest
 from whosaid.payload.encodings import MOST_JSON, SLICE, TooMuchJson, parse_json
 from whosaid.server.admission import FORM, media_type
@@ -29,7 +28,7 @@ from whosaid.server.errors import Kind, Refusal
 
 # Fields that belong in the body.
 PARAMETERS = frozenset({*InferenceConfig.model_fields, *OTHER_NAMES, "callback_url"})
-MOST_FILES, MOST_FIELDS = 1, 100
+MOST_FIELDS = 100
 # Room for two clips of known speakers, 30 s of 48 kHz stereo as data URLs.
 MAX_FIELD_BYTES = 16 * 2**20
 LONGEST_LINE = 2000  # bytes
@@ -43,9 +42,8 @@ LISTS = {
 async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
     """Return a body for `Endpoint.parse`, and whether its parameters are text.
 
-    Raises InvalidBody if JSON is not an object, UnsupportedMediaType for JSON with another media
-    type, and InvalidRequest for an unreadable form, or parameters in the query string of a form or
-    JSON.
+    Raises Refusal if JSON is not an object or has another media type, and InvalidRequest for an
+    unreadable form, or parameters in the query string of a form or JSON.
     """
     kind = media_type(request.headers)
     if kind == FORM:
@@ -57,9 +55,8 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
         return await asyncio.to_thread(read_json, await _read_all(request)), False
     body = await _read_all(request)
     if body[:100].lstrip()[:1] == b"{":
-        raise Refusal(
-            Kind.UNSUPPORTED_MEDIA_TYPE, "send a JSON body with Content-Type: application/json"
-        )
+        text = "send a JSON body with Content-Type: application/json"
+        raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, text)
     return {
         "inputs": body,
         # `stream` is not a parameter of transcription.
@@ -78,15 +75,14 @@ def read_json(text: bytes | str, what: str = "body") -> dict[str, Any]:
     """Return a JSON object; long texts in it, such as `inputs`, are each a Base64Text. Errors call
     the object `what`.
 
-    Raises InvalidRequest if it is not UTF-8, BodyTooLarge for too much besides such texts, else
-    InvalidBody.
+    Raises InvalidRequest if it is not UTF-8, and Refusal for too much besides such texts or for
+    anything but an object.
     """
     try:
         value = parse_json(text)
     except TooMuchJson:
-        raise Refusal(
-            Kind.BODY_TOO_LARGE, f"beside the base64 of audio, JSON may have {MOST_JSON} bytes"
-        ) from None
+        told = f"beside the base64 of audio, JSON may have {MOST_JSON} bytes"
+        raise Refusal(Kind.BODY_TOO_LARGE, told) from None
     except UnicodeDecodeError:
         raise InvalidRequest(f"the {what} is not UTF-8") from None
     except (ValueError, RecursionError):
@@ -112,6 +108,8 @@ def _text_parameters(
     given: dict[str, list[str]] = {}
     for name, value in entries.multi_items():
         if name not in others:
+            if not isinstance(value, str):
+                raise InvalidRequest(f"{name}: should be text, not a file")
             given.setdefault(name, []).append(value)
     for name in InferenceConfig.model_fields.keys() - LISTS:
         if len(given.get(name, ())) > 1:
@@ -121,17 +119,18 @@ def _text_parameters(
 
 def _form_body(form: FormData) -> dict[str, Any]:
     """Return a form as a JSON body, with parameters from `parameters` and from other fields."""
-    file, parameters = form.get("file"), form.get("parameters", "{}")
-    if not isinstance(file, UploadFile):
+    parts, parameters = form.getlist("file"), form.get("parameters", "{}")
+    files = [part for part in parts if isinstance(part, UploadFile)]
+    if not files or len(files) < len(parts):
         raise InvalidRequest("file: should be a part with an audio file")
     fields = _text_parameters(form, ("file", "parameters"))
     given = _read_parameters(parameters)
     if fields.keys() & given.keys():
         raise InvalidRequest("parameters: repeats a field of the form")
-    data = content(file.file)
-    if is_text(file, data):
+    inputs = [content(file.file) for file in files]
+    if any(map(is_text, files, inputs)):
         raise InvalidRequest("file: is text; curl sends a file by -F file=@talk.mp3")
-    return {"inputs": data, "parameters": fields | given}
+    return {"inputs": inputs, "parameters": fields | given}
 
 
 def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:

@@ -1,18 +1,17 @@
 """Settings that the server reads from its environment."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64decode
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from config import EnvironmentSettings
+from whosaid.server.keys import read_keys
 
 # Characters; shorter keys cause a warning. 16 random letters and digits have 95 bits.
 SAFE_KEY = 16
@@ -65,7 +64,10 @@ class ServerSettings(EnvironmentSettings):
     port: int = Field(default=8000, ge=0, le=65535)
     """0: any free port."""
     api_key: SecretStr | None = Field(default=None, min_length=1)
-    """Sent as bearer token or Basic password. Use a long random key: guesses are not limited."""
+    """Sent as bearer token, Basic password or `api-key` header. Use a long random key: guesses are
+    not limited."""
+    api_keys_file: Path | None = None
+    """TOML with [more keys](#keys), their names and limits; read again when it changes."""
     max_queue: int = Field(default=64, ge=1)
     """Requests that wait or run."""
     max_queue_bytes: int = Field(default=2 * 2**30, ge=1)
@@ -74,12 +76,22 @@ class ServerSettings(EnvironmentSettings):
     """Decoded audio of all requests (230 MB an hour); one more recording may exceed it."""
     request_timeout: float = Field(default=3600, gt=0, allow_inf_nan=False)
     """Seconds for a request, or for a live session after its audio."""
+    keep_alive_seconds: int = Field(default=75, ge=1)
+    """Seconds for which an idle connection stays open: more than the proxy's (nginx: 60)."""
     drain_timeout: float = Field(default=600, gt=0, allow_inf_nan=False)
     """Seconds to finish after SIGTERM."""
+    log_format: Literal["text", "json"] = "text"
+    """`json`: one object a line, with `request_id`, `key` (its name) and `phase` of requests."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """The least level of lines; DEBUG has probes and the page's files."""
+    otel_exporter_otlp_endpoint: str | None = None
+    """Collector of OpenTelemetry (HTTP) for spans of requests and their phases; OpenTelemetry's
+    other variables count too."""
     page: bool = True
     """Serve `/app`."""
-    max_rows: int = Field(default=32, ge=1, le=128)
-    """Windows decoded at once, memory permitting."""
+    max_rows: int | None = Field(default=None, ge=1, le=128)
+    """Windows decoded at once, memory permitting; by default 32 on a CPU, on a GPU as many as it
+    has rows for."""
     allowed_hosts: Annotated[frozenset[str], NoDecode, HOSTS] = frozenset()
     """Names and addresses of this server: `asr.example, *.lan, 10.0.0.7`; `*` for all."""
     allowed_origins: Annotated[frozenset[str], NoDecode, ORIGINS] = frozenset()
@@ -95,7 +107,7 @@ class ServerSettings(EnvironmentSettings):
     live_session_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
     """Length of a live session."""
     data_dir: Path | None = None
-    """Folder for jobs; no jobs without it."""
+    """Folder for jobs; without it only `scripts/serve` keeps jobs."""
     max_jobs: int = Field(default=1000, ge=1)
     """Jobs kept."""
     max_job_bytes: int = Field(default=10 * 2**30, ge=1)
@@ -105,7 +117,8 @@ class ServerSettings(EnvironmentSettings):
     job_seconds: float = Field(default=86_400, gt=0, allow_inf_nan=False)
     """Seconds for which an ended job is kept."""
     callback_hosts: Annotated[frozenset[str], NoDecode, CALLBACK_HOSTS] = frozenset()
-    """Hosts for job callbacks: `hooks.example, 10.0.0.7:8443`; the default port is 443."""
+    """Hosts for job callbacks: `hooks.example, 10.0.0.7:8443`; the default port is 443. Needs
+    `CALLBACK_SECRET`."""
     callback_secret: SecretStr | None = None
     """Signs callbacks: base64 of 24 to 64 bytes, with or without `whsec_`."""
 
@@ -122,8 +135,24 @@ class ServerSettings(EnvironmentSettings):
             raise PydanticCustomError("secret", "CALLBACK_HOSTS: needs CALLBACK_SECRET")
         return self
 
+    @field_validator("api_keys_file")
+    @classmethod
+    def _has_keys(cls, file: Path | None) -> Path | None:
+        if file is not None:
+            read_keys(file)
+        return file
+
+    @property
+    def needs_key(self) -> bool:
+        return self.api_key is not None or self.api_keys_file is not None
+
     @property
     def warning(self) -> str | None:
-        if self.api_key and len(self.api_key.get_secret_value()) < SAFE_KEY:
-            return f"API_KEY has less than {SAFE_KEY} characters and can be guessed"
+        keys = [("API_KEY", self.api_key)] if self.api_key else []
+        if self.api_keys_file:
+            named = read_keys(self.api_keys_file).items()
+            keys += [(f"a key of {name}", key) for name, limits in named for key in limits.keys]
+        for name, key in keys:
+            if len(key.get_secret_value()) < SAFE_KEY:
+                return f"{name} has less than {SAFE_KEY} characters and can be guessed"
         return None

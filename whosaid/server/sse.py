@@ -4,8 +4,6 @@ One task reads a request's events from first to last. Pings are sent beside that
 disconnects, the task ends, which frees the request's rows.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -17,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from config import InferenceConfig
 from whosaid.answer.response import chunks_json, clamp_times, response
-from whosaid.asr import Progress
-from whosaid.endpoint import Decoded, Event, Finished
+from whosaid.asr import Transcribed
+from whosaid.endpoint import Decoded, Diarized, Event, Finished
 from whosaid.errors import EndpointError
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.server.error_response import error_event
@@ -71,7 +69,7 @@ async def native_messages(decoded: Decoded, events: Events, config: InferenceCon
     before: dict[int | None, Chunk] = {}  # the last chunk of each channel
     async with aclosing(events):
         async for event in events:
-            if isinstance(event, Progress):
+            if isinstance(event, Transcribed):
                 last = [*before.values()]
                 if decoded.estimated:
                     duration = max([duration, *(chunk.end for chunk in event.chunks)])
@@ -83,6 +81,8 @@ async def native_messages(decoded: Decoded, events: Events, config: InferenceCon
                     "total": round(event.total, 2),
                     "chunks": chunks_json(chunks, config),
                 }
+            elif isinstance(event, Diarized):
+                yield {"type": "speakers", "share": round(event.share, 2)}
             elif isinstance(event, Finished):
                 answer = await asyncio.to_thread(response, event.answer, config)
                 yield {"type": "answer", "answer": answer}

@@ -1,3 +1,1 @@
-"""`scripts/transcribe` and `scripts/demo`: transcribe recordings with models loaded here or by a
-running server.
-"""
+"""`scripts/transcribe` and `scripts/demo`: transcribe with models loaded here, or by a server."""

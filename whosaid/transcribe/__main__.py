@@ -14,9 +14,9 @@ import threading
 import time
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -24,88 +24,101 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from config import (
-    REPOSITORY,
-    InferenceConfig,
-    ModelSettings,
-    WrongParameter,
-    misspelt_variables,
-)
+from config import REPOSITORY, InferenceConfig, ModelSettings, WrongParameter, misspelt_variables
 from whosaid.answer import kept
+from whosaid.answer.formats import file_bytes
+from whosaid.answer.speaker_names import Names, name_speakers
 from whosaid.cli.options import option_name, parameters
 from whosaid.cli.parser import FAILED, INTERRUPTED, WRONG, did_you_mean
 from whosaid.models.choice import as_given, choose, loaded_models, model_names
 from whosaid.payload.parameters import check_name
 from whosaid.server.settings import ServerSettings
 from whosaid.transcribe.client import Client, Failed, Unusable
-from whosaid.transcribe.options import STANDARD_INPUT, read_demo, read_transcribe
+from whosaid.transcribe.options import BESIDE, STANDARD_INPUT, read_demo, read_transcribe
 from whosaid.transcribe.printing import show
 from whosaid.transcribe.recordings import (
     InTheWay,
     Recording,
-    Work,
+    RecordingWork,
     as_texts,
     asked_formats,
+    collisions,
     find_recordings,
     left_out,
     needed_work,
-    refuse_collisions,
-    refuse_to_overwrite,
     rename_speakers,
+    requested,
+    sparing,
+    unreadable,
     write_outputs,
 )
-from whosaid.transcribe.screen import Run, Terminal, notes
-from whosaid.transcribe.speaker_names import with_speaker_names
+from whosaid.transcribe.screen import Run, Terminal, clock, notes
 
 if TYPE_CHECKING:
     from whosaid.transcribe.local import LocalEndpoint
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 PARALLEL = 4
+WAY_OUT = "--force overwrites it, --output-dir writes elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """The request for every recording, and the formats of its answer.
-
-    `text` is the file of a given text. `names` maps speakers' labels to names.
-    """
+class TranscriptionJob:
+    """The request for every recording; `text` is the file of a given text."""
 
     endpoint: Client | LocalEndpoint
     parameters: dict[str, Any]
-    formats: Sequence[str]
+    formats: Sequence[str] = ()
     text: Path | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Names = ()
+    force: bool = False
 
     @contextmanager
     def answered(
-        self, path: Path, run: Run, recording: Recording | None = None
+        self, recording: Recording, run: Run, kept_in_file: bool = False
     ) -> Iterator[tuple[dict[str, Any], float]]:
-        """Yield the answer and the seconds it took. An answer for the files of a `recording` has
-        the recording's description and how it was made.
+        """Yield the answer and the seconds it took. An answer that is `kept_in_file` has the
+        recording's description and how it was made. Until the block ends without an error, its
+        decoded windows are kept too.
 
         Raises Failed, OSError.
         """
+        path = recording.path
         run.begin(path)
-        data = path.read_bytes()
-        described = None if recording is None else recording.described(data)
-        self.endpoint.prepare(data)
+        files = recording.read()
+        self.endpoint.prepare(files, partial(run.load, path))
+        request = kept.RunRequest(self.endpoint.models, self.parameters)
+        described = recording.described(files) if kept_in_file else None
+        begun = None
+        if described is not None:
+            begun = self.endpoint.partial_answer(recording, described, request)
+        run.work(path, self.endpoint.first_stage, begun)
         started = time.monotonic()
         advance = partial(run.advance, path)
-        with self.endpoint.transcribed(data, self.parameters, advance) as answer:
+        with self.endpoint.transcribed(files, self.parameters, advance, begun) as answer:
             seconds = time.monotonic() - started
-            answer = with_speaker_names(answer, self.names)
+            answer = name_speakers(answer, self.names, self.parameters)
+            named = {"recording_name": recording.name, **self.parameters}
+            answer = kept.with_documents(answer, self.formats, named)
             if described is not None:
-                made = kept.Request(self.endpoint.models, self.parameters).to_json()
-                answer = {"recording": described, "made_with": made, **answer}
+                answer = {"recording": described, "made_with": request.to_json(), **answer}
             yield answer, seconds
+        if begun is not None:
+            begun.remove()
 
-    def write(self, recording: Recording, run: Run) -> None:
+    def write(self, work: RecordingWork, run: Run) -> None:
         """Transcribe a recording into its files, or show the failure. Raises Unusable."""
-        path = recording.path
+        path, job = work.recording.path, self
+        if work.text is not None:
+            parameters = {**self.parameters, "text": work.text}
+            job = replace(self, parameters=parameters, text=work.recording.output("txt"))
         with shown_failures(path, run):
-            with self.answered(path, run, recording) as (answer, seconds):
-                write_outputs(recording, answer, self.formats, keep=self.text)
+            with job.answered(work.recording, run, kept_in_file=True) as (answer, seconds):
+                left = work if self.force else sparing(work, WAY_OUT)  # files may be new meanwhile
+                if left.write:
+                    write_outputs(left.recording, answer, left.write, keep=job.text)
+                if left.spared:
+                    raise InTheWay(left.spared[0])
             run.finish(path, _duration(answer), seconds, notes(answer))
 
 
@@ -133,13 +146,15 @@ def _duration(answer: dict[str, Any]) -> float | None:
     return float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else None
 
 
-def write_all(job: Job, recordings: Sequence[Recording], parallel: int, run: Run) -> None:
-    """Transcribe the recordings, `parallel` at a time. Raises Unusable after those that have begun.
+def write_all(
+    job: TranscriptionJob, works: Sequence[RecordingWork], parallel: int, run: Run
+) -> None:
+    """Transcribe recordings, `parallel` at a time. Raises Unusable after those that have begun.
 
     Threads are daemons, so that Ctrl+C ends the process at once: no file is half written. Models of
     this process compute in this thread.
     """
-    waiting = deque(recordings)
+    waiting = deque(works)
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def work() -> None:
@@ -152,7 +167,7 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, run: Run
             waiting.clear()
             ended.put(error)
 
-    count = min(parallel, len(recordings))
+    count = min(parallel, len(works))
     if parallel == 1:
         work()
     else:
@@ -164,33 +179,58 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, run: Run
 
 
 def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: Terminal) -> int:
-    found = find_recordings(options.recordings, options.output_dir)
-    refuse_collisions(found, options.output_dir)
+    found = find_recordings(options.recordings, options.output_dir, options.tracks)
     _tell_left_out(options.recordings)
     formats = options.output_format
     _keep_text(options.text, found, formats)
-    request = kept.Request(endpoint.models, kept_parameters(options, endpoint.models or {}))
-    anew = options.force or options.text is not None
-    names = dict(options.speaker_names or ())
-    if names and not anew:
-        for recording in found:
-            for warning in rename_speakers(recording, names):
-                say(f"{recording.path}: warning: {warning}")
-    works = [needed_work(each, request, formats, anew) for each in found]
-    if not options.force:
-        refuse_to_overwrite(works, "--force overwrites it, --output-dir writes elsewhere")
+    request = kept.RunRequest(endpoint.models, kept_parameters(options, endpoint.models or {}))
+    failures = collisions(found)
+    works = []
+    for each in found:
+        if each.path not in failures:
+            try:
+                works.append(_prepared(each, request, options))
+            except (Failed, OSError, ValueError) as error:
+                failures[each.path] = reason(error)
     _tell_again(works)
-    failures = [told for each in works if (told := _write_kept(each, request))]
-    left = [each.recording for each in works if each.transcribes]
-    sizes = {each.path: each.path.stat().st_size for each in left} | {
-        path: 0 for path, _ in failures
-    }
-    job = Job(endpoint, dict(request.parameters), formats, options.text, names)
-    with terminal.shown(sizes, len(found) - len(sizes)) as run:
-        for path, why in failures:
+    failures |= {each.recording.path: each.spared[0] for each in works if each.is_refused}
+    failures |= _write_kept(works, request)
+    left = [each for each in works if each.transcribes and each.write]
+    sizes = {each.recording.path: each.recording.size_and_time[0] for each in left}
+    sizes |= dict.fromkeys(failures, 0)
+    skipped = [line for each in works if not each.is_refused for line in each.spared]
+    skipped += unreadable(options.recordings)
+    names = options.speaker_names or ()
+    parameters = dict(request.parameters)
+    job = TranscriptionJob(endpoint, parameters, formats, options.text, names, options.force)
+    with terminal.shown(sizes, len(found) - len(sizes), skipped) as run:
+        for path, why in failures.items():
             run.fail(path, why)
         write_all(job, left, 1 if options.url is None else options.parallel or PARALLEL, run)
-    return FAILED if run.failures else 0
+    return FAILED if run.failures or skipped else 0
+
+
+def _prepared(recording: Recording, request: kept.RunRequest, options: Namespace) -> RecordingWork:
+    """Rename the speakers of a kept answer, and return the work left. Raises Failed, OSError, and
+    ValueError for a corrected text that is none.
+    """
+    formats = options.output_format
+    text = recording.corrected_text() if options.text == BESIDE else None
+    if text is not None:
+        request = replace(request, parameters={**request.parameters, "text": text})
+        InferenceConfig.read(request.parameters)
+        formats = [name for name in formats if name != "txt"]
+    anew = options.force or options.text not in (None, BESIDE)
+    if options.speaker_names and not anew:
+        files, warnings = rename_speakers(recording, options.speaker_names)
+        if files:
+            say(f"{recording.path}: renamed in {files} file{'s' if files > 1 else ''}")
+        for warning in warnings:
+            say(f"{recording.path}: warning: {warning}")
+    work = needed_work(recording, request, formats, anew)
+    if text is not None:
+        work = replace(work, text=text, why="")
+    return work if options.force else sparing(work, WAY_OUT)
 
 
 def kept_parameters(options: Namespace, models: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,13 +242,17 @@ def kept_parameters(options: Namespace, models: Mapping[str, Any]) -> dict[str, 
     return kept.for_keeping({**given, "output": asked_formats(options.output_format, speakers)})
 
 
-def _write_kept(work: Work, request: kept.Request) -> tuple[Path, str] | None:
-    try:
-        if work.write and not work.transcribes:
-            work.write_kept(request)
-    except (Failed, OSError, ValueError) as error:
-        return work.recording.path, reason(error)
-    return None
+def _write_kept(works: Iterable[RecordingWork], request: kept.RunRequest) -> dict[Path, str]:
+    """Write formats from kept answers, and say so; return the failures."""
+    failures = {}
+    for each in works:
+        if each.write and not each.transcribes:
+            try:
+                each.write_kept(request)
+                say(f"{each.recording.path}: {', '.join(each.write)} written")
+            except (Failed, OSError, ValueError) as error:
+                failures[each.recording.path] = reason(error)
+    return failures
 
 
 def _tell_left_out(named: Sequence[Path]) -> None:
@@ -217,8 +261,8 @@ def _tell_left_out(named: Sequence[Path]) -> None:
         say(f"{files[0]}{_and_more(files[1:])}: {says}")
 
 
-def _tell_again(works: Sequence[Work]) -> None:
-    again = sorted((each for each in works if each.why), key=lambda each: each.why)
+def _tell_again(works: Sequence[RecordingWork]) -> None:
+    again = sorted((each for each in works if each.why and each.write), key=lambda each: each.why)
     for why, same in groupby(again, key=lambda each: each.why):
         first, *others = (each.recording.path for each in same)
         say(f"{first}{_and_more(others)}: transcribed again, because the answer {why}")
@@ -235,32 +279,40 @@ def _and_more(others: Sequence[Path]) -> str:
 def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[str]) -> None:
     """Raise Failed if an output would overwrite the given text."""
     written = [each.output(name).resolve() for each in found for name in formats]
-    if text is not None and text.resolve() in written:
+    if text not in (None, BESIDE) and text.resolve() in written:
         raise Failed(f"{text}: would be overwritten; --output-dir writes elsewhere")
 
 
 def print_answers(options: Namespace, endpoint: Client | LocalEndpoint, terminal: Terminal) -> int:
     found = find_recordings(options.recordings, None)
     _tell_left_out(options.recordings)
-    names = dict(options.speaker_names or ())
     formats = options.output_format or ()
-    job = Job(endpoint, request_parameters(options), formats, names=names)
-    status = 0
-    for path in [each.path for each in found]:
+    names = options.speaker_names or ()
+    job = TranscriptionJob(endpoint, request_parameters(options), formats, names=names)
+    skipped = unreadable(options.recordings)
+    status = FAILED if skipped else 0
+    for recording in found:
+        path = recording.path
         with (
             terminal.shown({path: 0}) as run,
             shown_failures(path, run),
-            job.answered(path, run) as (answer, seconds),
+            job.answered(recording, run) as (answer, seconds),
         ):
             texts = as_texts(answer, formats)
         if run.failures:
             status = FAILED
         elif formats:
-            sys.stdout.write("".join(texts.values()))
+            for name, text in texts.items():
+                sys.stdout.flush()
+                sys.stdout.buffer.write(file_bytes(name, text))
+            for note in notes(answer):
+                say(f"{path}: {note}")
         else:
             if len(found) > 1:
                 print(f"{os.fsencode(path).decode(errors='replace')}:")
             show(answer, seconds, Console())
+    for line in skipped:
+        say(f"skipped: {line}")
     return status
 
 
@@ -268,7 +320,7 @@ def request_parameters(options: Namespace) -> dict[str, Any]:
     """Return the parameters of every request. Raises WrongParameter."""
     given = parameters(options)
     formats = options.output_format or ()
-    if asked := asked_formats(formats, False) if "json" in formats else formats:
+    if asked := asked_formats(formats, False) if "json" in formats else requested(formats):
         given["output"] = asked
     if options.given_text is not None:
         given["text"] = options.given_text
@@ -283,7 +335,7 @@ def request_parameters(options: Namespace) -> dict[str, Any]:
 
 def check_options(options: Namespace) -> None:
     """Read the text, and check every parameter and name. Raises WrongParameter."""
-    options.given_text = None if options.text is None else read_text(options.text)
+    options.given_text = None if options.text in (None, BESIDE) else read_text(options.text)
     request_parameters(options)
     try:
         for _, name in options.speaker_names or ():
@@ -316,8 +368,24 @@ def choose_models(options: Namespace, terminal: Terminal) -> ModelSettings:
     """Choose the command line's models, and announce their load. Raises StartError."""
     speakers = options.diarize is not False
     settings = choose(options, say, is_bundled(options), speakers, terminal.without_bars)
+    if "max_audio_seconds" in settings.model_fields_set:
+        say(f"MAX_AUDIO_SECONDS: longer recordings than {clock(settings.max_audio_seconds)} fail")
+    if "max_audio_bytes" in settings.model_fields_set:
+        say(f"MAX_AUDIO_BYTES: files of more than {settings.max_audio_bytes:,} bytes fail")
     say(f"Loading {loaded_models(options, settings)} ...")
     return settings
+
+
+def print_microphones() -> int:
+    """Print the names, or say that there are none. Raises Unusable."""
+    from whosaid.transcribe.live_audio import microphones
+
+    names = microphones()
+    for name in names:
+        print(name)
+    if not names:
+        say("ffmpeg finds no microphone")
+    return 0 if names else FAILED
 
 
 def is_bundled(options: Namespace) -> bool:
@@ -337,7 +405,7 @@ def _by_option(error: Failed | WrongParameter, options: Namespace) -> str:
 
 
 def run(options: Namespace) -> int:
-    if not options.live:
+    if not (options.live or options.list_microphones):
         options.recordings = options.recordings or [CONVERSATION]
     for line in misspelt_variables(ModelSettings, ServerSettings):
         say(line)
@@ -348,6 +416,8 @@ def run(options: Namespace) -> int:
         return WRONG
     terminal = Terminal()
     try:
+        if options.list_microphones:
+            return print_microphones()
         if options.live:
             from whosaid.transcribe.live import transcribe_live
 

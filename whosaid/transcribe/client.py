@@ -11,17 +11,22 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
+
+from whosaid.runtime.environment import Proxy, proxy_of
 
 ACCEPT = b"text/event-stream, application/json;q=0.9"
 DONE, UNAUTHORIZED, RETRIED = (200, 202, 204), 401, (429, 503)
 CONNECT_SECONDS = 10.0
+# Hugging Face's proxy then waits so many seconds for an endpoint that was scaled to zero.
+SCALED_TO_ZERO = {b"X-Scale-Up-Timeout": b"600"}
 JOBS, INFO = "/v1/jobs", "/info"
 # Seconds between two polls of a job.
 FIRST_PAUSE_S, LONGEST_PAUSE_S, SLOWER = 0.5, 5.0, 1.5
@@ -35,9 +40,13 @@ MOST_LOST_LOOKS = 30
 GATEWAY = (502, 504)
 LONGEST_WAIT_S = 120.0
 
-# Paths of the page and of OpenAI's SDK.
-ADDRESSES = ("/app", "/v1")
+# The end of a URL that names one of the server's routes, its page, or OpenAI's SDK's base.
+ROUTE = re.compile(
+    r"/+(app(/.*)?|docs|predict|info|health|ready|metrics|openapi\.json"
+    r"|v1(/+(audio|jobs|models|realtime)(/.*)?)?)?/*$"
+)
 ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
+NO_REASON = "the server answers with status {}"
 NOBODY_LISTENS = "is a server running there? scripts/serve starts one"
 KEY_WANTED = "the server needs a key: set API_KEY"
 KEY_REFUSED = "the server does not accept the key in API_KEY"
@@ -45,9 +54,18 @@ KEY_REFUSED = "the server does not accept the key in API_KEY"
 # An endpoint's refusal. Codes in REFUSE_ALL concern a parameter or a clip, and so every recording;
 # only the number of channels depends on the recording.
 REFUSAL = re.compile(r"([A-Z_]+): (?:([a-z_]+)(?:\[\d+\](?:\.\w+)*)?: )?(.+)")
+OF_CHANNELS = ("channel_names", "channel_starts")
 REFUSE_ALL = ("INVALID_PARAMETER", "INVALID_REFERENCE", "UNSUPPORTED")
 
-OnProgress = Callable[[float, float], None]
+
+class OnProgress(Protocol):
+    """Takes the seconds of speech that are written, and in total; or, if all is written, the share
+    of the `speakers` that are found, and 1.
+    """
+
+    def __call__(self, done: float, total: float, speakers: bool = False, /) -> object: ...
+
+
 T = TypeVar("T")
 
 
@@ -75,7 +93,7 @@ def failure(reason: str) -> Failed:
     if found is None:
         return Failed(reason)
     code, param, text = found.groups()
-    refuses_all = code in REFUSE_ALL and param != "channel_names"
+    refuses_all = code in REFUSE_ALL and param not in OF_CHANNELS
     error = (Unusable if refuses_all else Failed)(reason)
     error.param, error.reason = param or "", text
     return error
@@ -103,34 +121,53 @@ class Client:
     seconds: float = 3600.0
     sleep: Callable[[float], object] = time.sleep
     jobs: bool = False
+    first_stage: ClassVar[str] = "waiting for the server"
     _reached: threading.Event = field(default_factory=threading.Event)
 
-    @cached_property
+    @property
     def models(self) -> dict[str, Any] | None:
-        """Return the server's model, and whether it has diarization; None if the server has no such
-        route, for example hf-serve. Raises Unusable.
-        """
+        """Return the server's model and whether it diarizes; None if unknown. Raises Unusable."""
+        if not {"model", "diarization"} <= self._info.keys():
+            return None
+        return {"model": str(self._info["model"]), "diarization": bool(self._info["diarization"])}
+
+    @cached_property
+    def _info(self) -> dict[str, Any]:
+        """The server's models and limits; empty without such a route, for example hf-serve's."""
         try:
-            return self._ask("GET", INFO, b"", _models)
+            return self._ask("GET", INFO, b"", _description)
         except Unusable:
             raise
         except Failed:
-            return None
+            return {}
 
-    def prepare(self, data: bytes) -> None:
-        """Do nothing, because the server checks the data."""
+    def prepare(self, files: Sequence[bytes], on_load: object = None) -> None:
+        """Raise Failed if the server accepts only smaller files. It checks all else by itself."""
+        limit = self._info.get("max_audio_bytes")
+        total = sum(map(len, files))
+        if isinstance(limit, int) and total > limit:
+            size, most = (f"{each / 2**20:,.1f} MiB" for each in (total, limit))
+            raise Failed(f"not sent, because the file has {size} and the server accepts {most}")
+
+    def partial_answer(self, *_: object) -> None:
+        """Return None: only the server has the decoded windows."""
 
     @contextmanager
     def transcribed(
-        self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
+        self,
+        files: Sequence[bytes],
+        parameters: Mapping[str, Any],
+        on_progress: OnProgress,
+        begun: object = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the server's answer to an audio file. Once the block has ended without an error, a
-        job and its answer are deleted.
+        """Yield the server's answer to a recording's files. Once the block has ended without an
+        error, a job and its answer are deleted.
 
         `on_progress` takes the seconds done and in total. Raises Failed or Unusable. If the server
         is full or drains (429, 503), the request is repeated after Retry-After.
         """
-        inputs = base64.b64encode(data).decode()
+        encoded = [base64.b64encode(data).decode() for data in files]
+        inputs = encoded if len(encoded) > 1 else encoded[0]
         body = json.dumps({"inputs": inputs, "parameters": dict(parameters)}).encode()
         if not self.jobs:
             yield self._ask("POST", "", body, lambda response: _read(response, on_progress))
@@ -178,21 +215,24 @@ class Client:
     def _ask_once(
         self, method: str, route: str, body: bytes, read: Callable[[httpx2.Response], T]
     ) -> T:
-        headers = {b"Content-Type": b"application/json", b"Accept": ACCEPT}
+        headers = {b"Content-Type": b"application/json", b"Accept": ACCEPT, **SCALED_TO_ZERO}
         if self.api_key:
             headers[b"Authorization"] = f"Bearer {self.api_key}".encode()
         timeout = httpx2.Timeout(self.seconds, connect=CONNECT_SECONDS)
         url = endpoint(self.url) + route
+        proxy = proxy_of(url)
+        connections = self._connections(proxy)
         try:
-            with _connections().stream(
+            with connections.stream(
                 method, url, content=body, headers=headers, timeout=timeout
             ) as response:
-                self._reached.set()
                 if response.status_code not in DONE:
-                    raise self._refusal(response)
+                    raise self._refusal(response, proxy)
+                self._reached.set()
                 return read(response)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise self._nobody_listens(error) from error
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
+            why = ERROR_NUMBER.sub("", str(error)) or "no answer"
+            raise self._nobody_listens(why, proxy) from error
         except httpx2.TransportError as error:
             raise _Retry(f"{self.url}: {error or type(error).__name__}", lost=True) from error
         except httpx2.InvalidURL as error:
@@ -200,12 +240,25 @@ class Client:
         except ValueError as error:
             raise Unusable(f"{self.url} does not answer as a transcription server") from error
 
-    def _nobody_listens(self, error: Exception) -> Exception:
-        reason = nobody_listens(self.url, ERROR_NUMBER.sub("", str(error)) or "no answer")
+    def _connections(self, proxy: Proxy | None) -> httpx2.Client:
+        try:
+            return _connections(proxy.url if proxy else None)
+        except (ImportError, ValueError, httpx2.InvalidURL) as error:
+            socks = isinstance(error, ImportError)
+            why = "SOCKS needs the package socksio" if socks else "its address is not understood"
+            raise Unusable(nobody_listens(self.url, why, proxy)) from error
+
+    def _nobody_listens(self, why: str, proxy: Proxy | None) -> Exception:
+        reason = nobody_listens(self.url, why, proxy)
         return _Retry(reason, lost=True) if self._reached.is_set() else Unusable(reason)
 
-    def _refusal(self, response: httpx2.Response) -> Exception:
+    def _refusal(self, response: httpx2.Response, proxy: Proxy | None) -> Exception:
         reason = refusal_reason(response.status_code, response.headers, response.read())
+        no_reason = NO_REASON.format(response.status_code)
+        by_proxy = response.request.url.scheme == "http" and reason == no_reason
+        if proxy and by_proxy:  # a server says why
+            return self._nobody_listens(f"status {response.status_code}", proxy)
+        self._reached.set()
         if response.status_code == UNAUTHORIZED:
             return unauthorized(reason, self.api_key)
         if response.status_code in GATEWAY and response.request.method == "GET":
@@ -217,15 +270,17 @@ class Client:
 
 
 @cache
-def _connections() -> httpx2.Client:
+def _connections(proxy: str | None) -> httpx2.Client:
     """Return a factory of connections, one for each request; certificates are loaded once."""
-    return httpx2.Client(limits=httpx2.Limits(max_keepalive_connections=0))
+    limits = httpx2.Limits(max_keepalive_connections=0)
+    return httpx2.Client(transport=httpx2.HTTPTransport(limits=limits, proxy=proxy))
 
 
 def endpoint(url: str) -> str:
-    """Return the URL for recordings, given the URL of a server, its page or OpenAI's SDK."""
-    url = url.rstrip("/")
-    return url.rpartition("/")[0] if url.endswith(ADDRESSES) else url
+    """Return the URL for recordings, given the URL of a server, its page or any of its routes."""
+    scheme, where, path, _, _ = urlsplit(url)
+    scheme = {"ws": "http", "wss": "https"}.get(scheme, scheme)
+    return f"{scheme}://{where}{ROUTE.sub('', path)}"
 
 
 def _read(response: httpx2.Response, on_progress: OnProgress) -> dict[str, Any]:
@@ -234,12 +289,12 @@ def _read(response: httpx2.Response, on_progress: OnProgress) -> dict[str, Any]:
     return _answer(json.loads(response.read()))
 
 
-def _models(response: httpx2.Response) -> dict[str, Any] | None:
+def _description(response: httpx2.Response) -> dict[str, Any]:
     try:
         body = json.loads(response.read())
-        return {"model": str(body["model"]), "diarization": bool(body["diarization"])}
-    except (ValueError, TypeError, KeyError):
-        return None
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def _json_object(response: httpx2.Response) -> dict[str, Any]:
@@ -262,6 +317,8 @@ def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
             on_progress(0.0, total)
         elif kind == "progress":
             on_progress(float(event["done"]), float(event["total"]))
+        elif kind == "speakers":
+            on_progress(float(event["share"]), 1.0, True)
         elif kind == "answer":
             return _answer(event["answer"])
     raise Failed("the server's answer broke off")
@@ -304,12 +361,16 @@ def refusal_reason(status: int, headers: Mapping[str, str], body: bytes) -> str:
     said = told.get("detail", told.get("error")) if isinstance(told, dict) else None
     if isinstance(said, dict):
         said = said.get("message")
-    return said if isinstance(said, str) else f"the server answers with status {status}"
+    return said if isinstance(said, str) else NO_REASON.format(status)
 
 
 def unauthorized(reason: str, api_key: str | None) -> Unusable:
     return Unusable(f"{reason} ({KEY_REFUSED if api_key else KEY_WANTED})")
 
 
-def nobody_listens(url: str, why: str) -> str:
-    return f"{url}: {why}; {NOBODY_LISTENS}"
+def nobody_listens(url: str, why: str, proxy: Proxy | None = None) -> str:
+    if proxy is None:
+        return f"{url}: {why}; {NOBODY_LISTENS}"
+    host = urlsplit(url).hostname
+    through = f"{why}, through the proxy {proxy.address} of {proxy.variable}"
+    return f"{url}: {through}; NO_PROXY={host} connects without it"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,10 @@ CONVERT = "ffmpeg -i FILE -f s16le -ar 16000 -ac 1 - | scripts/transcribe --live
 MOST_SECONDS, MOST_BYTES = 24 * 3600.0, 2**31  # of a file
 QUIET = ("-hide_banner", "-loglevel", "error", "-nostdin")
 # Write each packet at once, because ffmpeg would buffer a second of audio.
+PROBE = ("-t", "0.1", "-f", "null", "-")
+# A microphone in ffmpeg's list: behind its number on macOS, before its description elsewhere.
+APPLE_DEVICE = re.compile(r"\[\d+\] (.+)")
+DEVICE = re.compile(r"^[ *] (\S+) \[", re.MULTILINE)
 SAMPLES = ("-f", "s16le", "-ar", str(SAMPLE_RATE), "-ac", "1", "-flush_packets", "1")
 
 
@@ -46,12 +51,13 @@ class Source:
     """Audio that can be read once: `parts` yields the samples per second, then bytes of samples,
     and raises Failed and OSError.
 
-    `waits`: no audio is lost while it is not read. `close` ends the audio, from any thread, or does
-    nothing.
+    `waits`: no audio is lost while it is not read. `check` raises Failed if the audio cannot begin.
+    `close` ends the audio, from any thread, or does nothing.
     """
 
     parts: Iterator[int | bytes]
     waits: bool = True
+    check: Callable[[], object] = bool
     close: Callable[[], object] = bool
 
 
@@ -67,18 +73,17 @@ def choose_source(recordings: list[Path], name: str | None, realtime: bool) -> S
 
 def microphone(name: str | None) -> Source:
     """Return the recording of an ffmpeg process. Raises Unusable without ffmpeg."""
-    program = shutil.which("ffmpeg")
-    if program is None:
-        raise Unusable(
-            "the microphone needs the ffmpeg program, which is not installed; another program can"
-            " pipe samples to scripts/transcribe --live -"
-        )
-    command = [program, *QUIET, *input_options(sys.platform, name), *SAMPLES, "-"]
+    ffmpeg = [_ffmpeg(), *QUIET, *input_options(sys.platform, name)]
     processes: list[subprocess.Popen[bytes]] = []
+
+    def check() -> None:
+        tried = subprocess.run([*ffmpeg, *PROBE], stdin=subprocess.DEVNULL, capture_output=True)
+        if tried.returncode:
+            raise _no_microphone(tried.stderr)
 
     def record() -> Iterator[int | bytes]:
         with subprocess.Popen(
-            command,
+            [*ffmpeg, *SAMPLES, "-"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -90,15 +95,42 @@ def microphone(name: str | None) -> Source:
             yield from _blocks(process.stdout.fileno(), SAMPLE_RATE)
             _, told = process.communicate()
         if processes:
-            lines = told.decode("utf-8", "replace").split("\n")
-            last = next((line for line in reversed(lines) if line.strip()), "it ended")
-            raise Failed(f"ffmpeg finds no microphone: {last}; choose one by --microphone NAME")
+            raise _no_microphone(told)
 
     def close() -> None:  # ffmpeg first writes the rest of its recording
         while processes:
             processes.pop().terminate()
 
-    return Source(record(), waits=False, close=close)
+    return Source(record(), waits=False, check=check, close=close)
+
+
+def _ffmpeg() -> str:
+    if program := shutil.which("ffmpeg"):
+        return program
+    raise Unusable(
+        "the microphone needs the ffmpeg program, which is not installed; another program can"
+        " pipe samples to scripts/transcribe --live -"
+    )
+
+
+def _no_microphone(errors: bytes) -> Failed:
+    lines = errors.decode("utf-8", "replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "it ended")
+    choose = "--list-microphones has the names for --microphone"
+    return Failed(f"ffmpeg finds no microphone: {last}; {choose}")
+
+
+def microphones() -> list[str]:
+    """Return ffmpeg's names of the microphones. Raises Unusable without ffmpeg."""
+    system = input_options(sys.platform, None)[1]
+    if system == "avfoundation":
+        listing, pattern = ["-f", system, "-list_devices", "true", "-i", ""], APPLE_DEVICE
+    else:
+        listing, pattern = ["-sources", system], DEVICE
+    command = [_ffmpeg(), "-hide_banner", *listing]
+    said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+    text = (said.stdout + said.stderr).decode("utf-8", "replace")
+    return pattern.findall(text.rpartition("audio devices:")[2])
 
 
 def input_options(platform: str, name: str | None) -> list[str]:
@@ -161,9 +193,7 @@ def _blocks(descriptor: int, rate: int) -> Iterator[bytes]:
 
 
 def played(path: Path, realtime: bool, closed: threading.Event) -> Iterator[int | bytes]:
-    """Decode a file, and yield its blocks until `closed` is set, in `realtime` no faster than they
-    play. Raises Failed.
-    """
+    """Yield a file's blocks until `closed`, in `realtime` no faster than played. Raises Failed."""
     import numpy as np
 
     from whosaid.audio.decode import AudioLimits, decode_audio
@@ -188,7 +218,7 @@ def played(path: Path, realtime: bool, closed: threading.Event) -> Iterator[int 
         yield data.tobytes()
 
 
-class Audio:
+class SourceAudio:
     """A source's audio, read by a daemon thread, because standard input may never end. The thread
     reads one block ahead if the source waits, else without limit.
     """

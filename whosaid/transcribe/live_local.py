@@ -17,7 +17,7 @@ from whosaid.server.realtime.drivers import LiveDrivers
 from whosaid.server.realtime.server_events import EventEncoder
 from whosaid.server.realtime.session_config import SEGMENTS, WORDS
 from whosaid.transcribe.client import Failed
-from whosaid.transcribe.live_audio import Audio
+from whosaid.transcribe.live_audio import SourceAudio
 from whosaid.transcribe.live_transcript import Event
 
 # Seconds of audio buffered in the session, like a server's default.
@@ -25,10 +25,10 @@ MOST_AHEAD_SECONDS = 60.0
 
 
 async def transcribe_locally(
-    endpoint: Endpoint, options: Namespace, take: Callable[[Event], None], audio: Audio
+    endpoint: Endpoint, options: Namespace, take: Callable[[Event], None], audio: SourceAudio
 ) -> None:
     """Transcribe all audio; `take` gets the events of a session. Raises Failed."""
-    encoder = EventEncoder((WORDS, SEGMENTS), endpoint.recogniser.transcriber.models.tokenizer)
+    encoder = EventEncoder((WORDS, SEGMENTS), endpoint.transcriber.token_bytes)
 
     async def send(events: list[LiveEvent]) -> None:
         for message in filter(None, map(encoder.message, events)):

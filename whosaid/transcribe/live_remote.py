@@ -14,7 +14,7 @@ from argparse import Namespace
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -22,9 +22,12 @@ from websockets.exceptions import (
     ConnectionClosed,
     InvalidProxy,
     InvalidStatus,
+    ProxyError,
     WebSocketException,
 )
 
+from config import InferenceConfig
+from whosaid.runtime.environment import proxy_of
 from whosaid.transcribe.client import (
     CONNECT_SECONDS,
     UNAUTHORIZED,
@@ -35,12 +38,10 @@ from whosaid.transcribe.client import (
     refusal_reason,
     unauthorized,
 )
-from whosaid.transcribe.live_audio import BYTES_PER_SAMPLE, Audio
+from whosaid.transcribe.live_audio import BYTES_PER_SAMPLE, SourceAudio
+from whosaid.transcribe.live_run import LiveRun
 from whosaid.transcribe.live_transcript import Event, error_message
 from whosaid.transcribe.screen import clock
-
-if TYPE_CHECKING:
-    from whosaid.transcribe.live import LiveRun
 
 PATH = "/v1/realtime"
 NOT_FOUND = 404
@@ -82,7 +83,7 @@ class RemoteSessions:
     _final: bool = field(default=False, init=False)  # whether all audio was sent
     _played_at: float = field(default=0.0, init=False)  # when the sent audio would be played
 
-    async def transcribe(self, audio: Audio) -> None:
+    async def transcribe(self, audio: SourceAudio) -> None:
         """Send all audio, and handle all events. Raises Failed."""
         lost = await self._hold(await self._open(audio.rate, INCLUDE), audio)
         while lost is not None:
@@ -136,7 +137,7 @@ class RemoteSessions:
         live.fail(reason)
         return None
 
-    async def _hold(self, connection: ClientConnection, audio: Audio) -> Lost | None:
+    async def _hold(self, connection: ClientConnection, audio: SourceAudio) -> Lost | None:
         """Run a session to its end; return how it was lost. Raises Failed."""
         began, self._final = time.monotonic(), False
         sending = asyncio.ensure_future(self._send_all(connection, audio))
@@ -179,7 +180,7 @@ class RemoteSessions:
             self.live.fail(lost.reason)
             return None
 
-    async def _send_all(self, connection: ClientConnection, audio: Audio) -> None:
+    async def _send_all(self, connection: ClientConnection, audio: SourceAudio) -> None:
         with suppress(ConnectionClosed):
             while data := await audio.take():
                 seconds = len(data) / BYTES_PER_SAMPLE / audio.rate
@@ -198,10 +199,11 @@ class RemoteSessions:
         return ahead if ahead > LEAST_AHEAD else 0.0
 
     async def _connected(self) -> ClientConnection:
-        url, key = self.url, self.key
+        url, key, proxy = self.url, self.key, proxy_of(endpoint(self.url))
         try:
             return await connect(
                 websocket_address(url),
+                proxy=proxy.url if proxy else None,
                 additional_headers={"Authorization": f"Bearer {key}"} if key else {},
                 compression=None,
                 open_timeout=CONNECT_SECONDS,
@@ -211,14 +213,15 @@ class RemoteSessions:
             )
         except InvalidStatus as error:
             raise _refusal(error, key) from error
-        except (InvalidProxy, ImportError) as error:  # SOCKS needs another package
-            raise Unusable(f"{url}: {error}") from error
+        except (InvalidProxy, ProxyError, ImportError) as error:  # SOCKS needs another package
+            why = "its address is not understood" if isinstance(error, InvalidProxy) else str(error)
+            raise Unusable(nobody_listens(url, why, proxy)) from error
         except WebSocketException as error:
             raise Unusable(f"{url} does not answer as a transcription server") from error
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError)
             why = "Connection refused" if refused else error.strerror or "no answer"
-            raise Unusable(nobody_listens(url, why)) from error
+            raise Unusable(nobody_listens(url, why, proxy)) from error
 
 
 def websocket_address(url: str) -> str:
@@ -239,14 +242,13 @@ def _refusal(error: InvalidStatus, key: str | None) -> Unusable:
 
 
 def session_update(options: Namespace, rate: int, include: list[str]) -> dict[str, Any]:
-    words = [word.strip() for word in (options.hotwords or "").split(",")]
     # The server accepts clips only with segments.
     clips = options.known_speakers or [] if INCLUDE[1] in include else []
     threshold = options.known_speaker_threshold if clips else None
     given = {
         "language": options.language,
         "prompt": options.prompt,
-        "keywords": [word for word in words if word],
+        "keywords": InferenceConfig.read({"hotwords": options.hotwords or ""}).hotwords,
         "known_speaker_names": [clip["name"] for clip in clips],
         "known_speaker_references": [
             clip["reference"] if "reference" in clip else json.dumps(clip["voice"])

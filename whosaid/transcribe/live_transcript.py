@@ -7,14 +7,14 @@ out of order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, takewhile
 from typing import Any
 
 from config import InferenceConfig
 from whosaid.answer.response import Answer, response
-from whosaid.transcribe.speaker_names import in_objects, labels, warnings_of
+from whosaid.answer.speaker_names import Names, in_objects, labels, names_by_label, warnings_of
 from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 BUFFER = "input_audio_buffer."
@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 
 @dataclass
-class Item:
+class TranscriptItem:
     """A stretch of speech, with times in seconds of all audio.
 
     `text` is final, `unstable` a guess of the words that follow.
@@ -100,16 +100,20 @@ def _block(speaker: str | None, words: tuple[Word, ...]) -> SpeakerSegment:
 
 
 class LiveTranscript:
-    """All items, in the order in which they were spoken. `names` maps the session's labels to
-    names. `session_start` is the second of the audio at which the session began.
+    """All items, in the order in which they were spoken, with `names` for the session's labels.
+    `session_start` is the second of the audio at which the session began.
     """
 
-    def __init__(self, names: Mapping[str, str] | None = None) -> None:
-        self.items: dict[str, Item] = {}
+    def __init__(self, names: Names = ()) -> None:
+        self.items: dict[str, TranscriptItem] = {}
         self.warnings: list[str] = []
         self.session_start = 0.0
-        self._names = names or {}
+        self._given = names
         self._labels: dict[str, None] = {}  # in order of arrival
+
+    @property
+    def _names(self) -> dict[str, str]:
+        return names_by_label(self._given, self._labels)
 
     def break_off(self, seconds: float) -> float:
         """End the session after so many seconds of the audio. Final text stays, guesses are
@@ -142,7 +146,7 @@ class LiveTranscript:
         elif kind == BUFFER + "committed":
             self._item(event)
         elif kind == ITEM:
-            self.items.setdefault(str(event["item"]["id"]), Item(self.session_start))
+            self.items.setdefault(str(event["item"]["id"]), TranscriptItem(self.session_start))
         elif kind == SPEAKERS:
             self.warnings += map(str, event.get("warnings", ()))
         elif kind.startswith(TRANSCRIPTION):
@@ -171,10 +175,10 @@ class LiveTranscript:
         found = Answer(duration, transcript, segments, turns, warnings)
         return response(found, InferenceConfig.read(parameters))
 
-    def _item(self, event: Event) -> Item:
-        return self.items.setdefault(str(event["item_id"]), Item(self.session_start))
+    def _item(self, event: Event) -> TranscriptItem:
+        return self.items.setdefault(str(event["item_id"]), TranscriptItem(self.session_start))
 
-    def _add(self, kind: str, item: Item, event: Event) -> None:
+    def _add(self, kind: str, item: TranscriptItem, event: Event) -> None:
         if kind == "delta":
             item.text += event["delta"]
         elif kind == "words":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from config import ModelSettings
@@ -13,13 +15,23 @@ from whosaid.errors import EndpointError, StartError
 from whosaid.transcribe.client import Failed, OnProgress, Unusable, failure
 
 if TYPE_CHECKING:
+    from whosaid.answer.kept import RunRequest
     from whosaid.endpoint import Endpoint
+    from whosaid.transcribe.partial import PartialAnswer
+    from whosaid.transcribe.recordings import Recording
+
+# A deployment's defaults protect it from its clients; a user's own machine needs no such limits.
+UNLIMITED = {"max_audio_seconds": inf, "max_audio_bytes": sys.maxsize}
 
 
 def load(choose: Callable[[], ModelSettings]) -> Endpoint:
-    """Load the models that `choose` finds. Raises Unusable if they cannot be loaded."""
+    """Load the models that `choose` finds, for audio of any length unless the environment sets a
+    limit. Raises Unusable if they cannot be loaded.
+    """
     try:
         settings = choose()
+        unset = {name: UNLIMITED[name] for name in UNLIMITED.keys() - settings.model_fields_set}
+        settings = settings.model_copy(update=unset)
         from handler import load_endpoint  # takes seconds
 
         return load_endpoint(settings)
@@ -32,30 +44,49 @@ class LocalEndpoint:
     names by field of ModelSettings.
     """
 
+    first_stage = "decoding the audio"
+
     def __init__(self, choose: Callable[[], ModelSettings], names: Mapping[str, Any]) -> None:
         self.models, self._choose = dict(names), choose
         self._endpoint: Endpoint | None = None
 
-    def prepare(self, data: bytes) -> None:
-        """Check that the data is audio, and load the models the first time. Raises Failed."""
+    def prepare(self, files: Sequence[bytes], on_load: Callable[[], object] = bool) -> None:
+        """Check that the files are audio. The first time, call `on_load` and load the models.
+        Raises Failed.
+        """
         try:
-            check_container(data)
+            for data in files:
+                check_container(data)
         except EndpointError as error:
             raise Failed(str(error)) from error
+        if self._endpoint is None:
+            on_load()
         self._loaded()
+
+    def partial_answer(
+        self, recording: Recording, described: Mapping[str, Any], request: RunRequest
+    ) -> PartialAnswer:
+        """Return what an interrupted run has kept for the `request`, to go on with it."""
+        from whosaid.transcribe.partial import PartialAnswer
+
+        return PartialAnswer(recording, described, request)
 
     @contextmanager
     def transcribed(
-        self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
+        self,
+        files: Sequence[bytes],
+        parameters: Mapping[str, Any],
+        on_progress: OnProgress,
+        begun: PartialAnswer | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the endpoint's answer to an audio file.
+        """Yield the endpoint's answer to a recording's files; go on with what is `begun`.
 
         Raises Failed if there is none, and Unusable if the models cannot be loaded or a parameter
         is refused.
         """
-        body = {"inputs": data, "parameters": dict(parameters)}
+        body = {"inputs": [*files], "parameters": dict(parameters)}
         try:
-            answer = asyncio.run(_answer(self._loaded(), body, on_progress))
+            answer = asyncio.run(_answer(self._loaded(), body, on_progress, begun))
         except EndpointError as error:
             raise failure(str(error)) from error
         yield answer
@@ -67,21 +98,28 @@ class LocalEndpoint:
 
 
 async def _answer(
-    endpoint: Endpoint, body: dict[str, Any], on_progress: OnProgress
+    endpoint: Endpoint,
+    body: dict[str, Any],
+    on_progress: OnProgress,
+    begun: PartialAnswer | None,
 ) -> dict[str, Any]:
     from whosaid.answer.response import response
-    from whosaid.asr import Progress
-    from whosaid.endpoint import Decoded, Finished
-    from whosaid.loading import request_errors
+    from whosaid.asr import Transcribed
+    from whosaid.endpoint import Decoded, Diarized, Finished
+    from whosaid.endpoint.loading import request_errors
 
     with request_errors(endpoint):
         request = endpoint.parse(body)
+        if begun is not None:
+            request = request._replace(journal=begun.journal)
         async with aclosing(endpoint.stream(request)) as events:
             async for event in events:
                 if isinstance(event, Decoded):
                     on_progress(0.0, event.duration)
-                elif isinstance(event, Progress):
+                elif isinstance(event, Transcribed):
                     on_progress(event.done, event.total)
+                elif isinstance(event, Diarized):
+                    on_progress(event.share, 1.0, True)
                 elif isinstance(event, Finished):
                     return response(event.answer, request.config)
     raise Failed("there is no answer")

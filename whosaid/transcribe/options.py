@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from errno import EISDIR
-from functools import partial
-from os import strerror
+from os import isatty, strerror
 from pathlib import Path
 
 from whosaid.cli.options import (
@@ -28,8 +28,9 @@ from whosaid.cli.parser import (
     web_address,
 )
 
-FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
-STANDARD_INPUT = Path("-")
+FORMATS = ("json", "srt", "vtt", "txt", "md", "docx", "html", "tsv", "rttm")
+MOST_TRACKS = 8
+STANDARD_INPUT, BESIDE = Path("-"), Path("NAME.txt")
 DEFAULT_FORMATS = ["json", "srt", "vtt", "txt"]
 # Parameters that a live session accepts; it accepts no other options of WHOLE_RECORDINGS.
 LIVE = {"language", "prompt", "hotwords", "return_timestamps", "diarize", *LAYOUT}
@@ -39,24 +40,29 @@ WHOLE_RECORDINGS = (
     *("text", "parameters", "parallel", "job", "force"),
 )
 STATUSES = (
-    "The exit status is 0 when every recording has its answer, 1 when one has none, 2 for a wrong"
-    " command line."
+    "The exit status is 0 when every recording has its answer, 1 when one has none or a file was"
+    " not written, 2 for a wrong command line."
 )
 TRANSCRIBE_EXAMPLES = (
     ("with Whisper base, downloaded once, and speakers", "scripts/transcribe talk.mp3"),
     (
         "subtitles of a German interview, by a larger model",
         "scripts/transcribe talk.mp3 --model openai/whisper-small --language de"
-        " --output-format srt",
+        " --output-format srt --no-subtitle-speakers",
     ),
     (
         "names for the speakers of an existing transcript",
         "scripts/transcribe talk.mp3 --speaker-names SPEAKER_00=Anna,SPEAKER_01=Bob",
     ),
     ("a folder, by a running server", "scripts/transcribe talks/ --url http://127.0.0.1:8000"),
+    ("prints subtitles", "cat talk.mp3 | scripts/transcribe - --output-format srt"),
     (
         "a call with a person on each channel",
         "scripts/transcribe call.wav --channels separate --channel-names agent,customer",
+    ),
+    (
+        "a conversation with a file for each person",
+        "scripts/transcribe --tracks 1-katie.flac=Katie 2-steve.flac=Steve",
     ),
     ("the microphone", "scripts/transcribe --live"),
     (
@@ -74,16 +80,23 @@ DEMO_EXAMPLES = (
 )
 TEXT = (
     "the text that is spoken in the one recording, in UTF-8 (- is standard input): its words get"
-    " times and speakers, also if the recording's outputs exist"
+    " times and speakers, unless lines begin with NAME:. Without FILE, behind the recordings: each"
+    " recording's text beside it, NAME.txt, if you have corrected or written it"
+)
+TRACKS = (
+    "files of one conversation, each with one speaker, who is called NAME or like the file; the"
+    " outputs are named like the first"
 )
 SPEAKER_NAMES = (
-    "names to show in place of an answer's labels, e.g. SPEAKER_00=Anna,SPEAKER_01=Bob; of one"
-    " recording, which is not transcribed again for it"
+    "names to show in place of an answer's labels, e.g. SPEAKER_00=Anna,SPEAKER_01=Bob, or Anna,Bob"
+    " in the order in which they first speak; of one recording, which is not transcribed again"
 )
 URL = "scripts/serve's, or an endpoint's; API_KEY holds its key"
+# Names that people may try, and what has this effect.
+OTHER_NAMES = {"--api-key": "API_KEY", "--rename": "--speaker-names"}
 JOB = (
     "send recordings as jobs and ask for their answers, because a proxy would end long requests;"
-    " the server needs DATA_DIR"
+    " the server has to keep jobs"
 )
 LIVE_HELP = (
     "Words appear while they are spoken. Ctrl+C ends the audio and waits for its last words; a"
@@ -97,6 +110,7 @@ LIVE_OPTIONS = (
         " one file, or - for samples (s16le, mono, 16 kHz) or a WAV file from standard input",
     ),
     argument("--microphone", "ffmpeg's name for it; default: the system's", "NAME"),
+    flag("--list-microphones", "print the names for --microphone", default=False),
     flag("--realtime", "send a file no faster than it plays"),
 )
 
@@ -109,14 +123,18 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
         TRANSCRIBE_EXAMPLES,
         STATUSES,
         "FILE_OR_FOLDER ...",
-        {"--api-key": "API_KEY"},
+        OTHER_NAMES,
     )
     formats = "json is always written; default: json,srt,vtt,txt"
     _add_options(parser, formats, "default: beside each recording")
+    option(parser, "--tracks", TRACKS, type=_track, nargs="+", metavar="FILE[=NAME]")
     option(parser, "--force", "transcribe again, and overwrite existing files", action="store_true")
     add_options(parser, "live", LIVE_HELP, LIVE_OPTIONS)
     options = _checked(parser, arguments)
-    options.prints = False
+    _take_tracks(parser, options)
+    options.prints = STANDARD_INPUT in options.recordings and options.output_dir is None
+    if options.list_microphones:
+        return options
     if options.live:
         _check_live(parser, options)
         return options
@@ -125,7 +143,11 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
             parser.error(f"--{name}: needs --live")
     if not options.recordings:
         parser.error("the following arguments are required: FILE_OR_FOLDER")
-    options.output_format = options.output_format or DEFAULT_FORMATS
+    if options.prints and options.recordings != [STANDARD_INPUT]:
+        parser.error("-: beside other recordings needs --output-dir")
+    _check_printed(parser, options)
+    default = ["txt"] if options.prints else DEFAULT_FORMATS
+    options.output_format = options.output_format or default
     return options
 
 
@@ -137,7 +159,7 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
         DEMO_EXAMPLES,
         STATUSES,
         "[FILE_OR_FOLDER ...]",
-        {"--api-key": "API_KEY"},
+        OTHER_NAMES,
     )
     _add_options(
         parser,
@@ -145,10 +167,10 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
         "write files there instead of printing",
     )
     options = _checked(parser, arguments)
-    options.force, options.live = True, False
-    if options.output_dir is None and len(options.output_format or ()) > 1:
-        parser.error("--output-format: one can be printed; several need --output-dir")
+    options.force, options.live, options.tracks = True, False, None
+    options.list_microphones = False
     options.prints = options.output_dir is None
+    _check_printed(parser, options)
     if options.prints and options.parallel is not None:
         parser.error("--parallel: needs --output-dir; answers are printed one by one")
     if not options.prints:
@@ -156,10 +178,19 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
     return options
 
 
+def _check_printed(parser: CommandParser, options: Namespace) -> None:
+    if options.prints and options.text == BESIDE:
+        parser.error("--text: name a file, because answers are printed")
+    if options.prints and len(options.output_format or ()) > 1:
+        parser.error("--output-format: one can be printed; several need --output-dir")
+
+
 def _check_live(parser: CommandParser, options: Namespace) -> None:
     for name in WHOLE_RECORDINGS:
         if getattr(options, name) != parser.get_default(name):
             parser.error(f"{option_name(name, options)}: cannot be used with --live")
+    if options.known_speaker_threshold is not None and not options.known_speakers:
+        parser.error("--known-speaker-threshold: needs --known-speakers or --voices")
     if len(options.recordings) > 1:
         parser.error("--live: takes one file, standard input (-) or the microphone")
     if options.microphone and options.recordings:
@@ -170,14 +201,44 @@ def _check_live(parser: CommandParser, options: Namespace) -> None:
         options.output_format = options.output_format or DEFAULT_FORMATS
 
 
+def _take_tracks(parser: CommandParser, options: Namespace) -> None:
+    """Make the first track the recording, and the names parameters."""
+    if options.tracks is None:
+        return
+    if options.live:
+        parser.error("--tracks: cannot be used with --live")
+    if options.recordings:
+        parser.error("--tracks: stands behind no other recording")
+    if not 1 < len(options.tracks) <= MOST_TRACKS:
+        parser.error(f"--tracks: needs 2 to {MOST_TRACKS} files")
+    if options.channels is not None or options.channel_names is not None:
+        parser.error("--tracks: has a channel for each file; name it by FILE=NAME")
+    files, names = zip(*options.tracks, strict=True)
+    options.recordings, options.tracks = [files[0]], files
+    options.channels, options.channel_names = "separate", [*names]
+
+
+def _track(text: str) -> tuple[Path, str]:
+    """Read FILE or FILE=NAME; a file may have an equals sign in its name."""
+    path, _, name = text.rpartition("=")
+    if Path(text).exists() or not path:
+        path, name = text, Path(text).stem
+    return Path(path), name
+
+
 def _checked(parser: CommandParser, arguments: Sequence[str] | None) -> Namespace:
     options: Namespace = parser.parse_args(arguments)
     options.program, options.written = parser.prog, parser.written
     if options.url is None and options.parallel is not None:
         parser.error("--parallel: needs --url; models loaded here transcribe one file at a time")
+    piped = [each for each in (*options.recordings, options.text) if each == STANDARD_INPUT]
+    if len(piped) > 1:
+        parser.error("-: standard input can be read only once")
+    if STANDARD_INPUT in options.recordings and (sys.stdin is None or isatty(0)):
+        parser.error(f"-: pipe a recording into standard input: cat FILE | {parser.prog} -")
     several = len(options.recordings) > 1 or any(map(Path.is_dir, options.recordings))
     for name in ("text", "speaker_names"):
-        if getattr(options, name) is not None and several:
+        if getattr(options, name) not in (None, BESIDE) and several:
             parser.error(f"{option_name(name, options)}: needs exactly one recording")
     if options.url is None and options.job:
         parser.error("--job: needs --url")
@@ -193,12 +254,13 @@ def _add_options(parser: CommandParser, formats: str, folder: str) -> None:
         nargs="*",
         type=Path,
         metavar="FILE_OR_FOLDER",
-        help="any audio or video; all recordings of a folder",
+        help="any audio or video; all recordings of a folder; - is standard input, whose text is"
+        " printed unless --output-dir is given",
     )
     add_parameters(parser)
-    option(parser, "--text", TEXT, type=_text_file, metavar="FILE")
+    option(parser, "--text", TEXT, type=_text_file, nargs="?", const=BESIDE, metavar="FILE")
     formats = f"some of {', '.join(FORMATS)} separated by commas, or all; {formats}"
-    names = {"type": partial(named_pairs, form="LABEL=NAME"), "action": "extend"}
+    names = {"type": _speaker_names, "action": "extend"}
     output = (
         argument("--output-format", formats, "FORMATS", also=("-f",), type=_read_formats),
         argument("--output-dir", folder, "FOLDER", also=("-o",), type=Path),
@@ -219,10 +281,21 @@ def _text_file(path: str) -> Path:
     file = Path(path)
     try:
         if file != STANDARD_INPUT and file.stat() and file.is_dir():
-            raise IsADirectoryError(EISDIR, strerror(EISDIR))
+            told = "; for the texts beside recordings, --text stands behind these"
+            raise IsADirectoryError(EISDIR, strerror(EISDIR) + told)
     except (OSError, ValueError) as error:
         raise ArgumentTypeError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     return file
+
+
+def _speaker_names(text: str) -> list[tuple[str, str]]:
+    """Read pairs, or names for the next speakers, whose labels are empty."""
+    if "=" in text:
+        return named_pairs(text, "LABEL=NAME")
+    names = [each.strip() for each in text.split(",")]
+    if not all(names):
+        raise ArgumentTypeError("should be LABEL=NAME or NAME, or several with commas between them")
+    return [("", name) for name in names]
 
 
 def _read_formats(text: str) -> list[str]:

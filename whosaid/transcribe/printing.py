@@ -14,7 +14,7 @@ from rich.text import Text
 from whosaid.transcribe.screen import notes, speed
 
 if TYPE_CHECKING:
-    from whosaid.transcribe.live_transcript import Item, LiveTranscript
+    from whosaid.transcribe.live_transcript import LiveTranscript, TranscriptItem
 
 SPEAKER_STYLES = ("cyan", "magenta", "yellow", "green", "bright_blue", "bright_red")
 
@@ -81,7 +81,7 @@ def summary(response: dict[str, Any], wall: float) -> str:
 def show(response: dict[str, Any], wall: float, console: Console) -> None:
     lines = [*(word_lines(response) if "words" in response else transcript_lines(response))]
     text = response["text"].strip()  # without times there are no lines
-    for line in lines or [Text(text) if text else Text("(no speech)", "dim")]:
+    for line in lines or [Text(text)] * bool(text):
         console.print(line, soft_wrap=True)
     for note in notes(response):
         console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
@@ -99,7 +99,7 @@ class LiveScreen:
         self._transcript, self._console = transcript, console
         self._printed = 0  # items printed as lines
         self._styles: dict[str, str] = {}
-        self._nameless: list[Item] = []  # printed without speakers
+        self._nameless: list[TranscriptItem] = []  # printed without speakers
         self._live: Live | None = None
         if console.is_terminal:
             self._live = Live(
@@ -108,9 +108,7 @@ class LiveScreen:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the transcript during the block. At the end print all items, again if speakers came
-        late.
-        """
+        """Show the transcript in the block; print it at the end, again if speakers came late."""
         try:
             with self._live or nullcontext():
                 yield
@@ -134,14 +132,14 @@ class LiveScreen:
             if not item.has_speakers:
                 self._nameless.append(item)
 
-    def _waiting(self) -> list[Item]:
+    def _waiting(self) -> list[TranscriptItem]:
         return list(self._transcript.items.values())[self._printed :]
 
-    def _print(self, item: Item) -> None:
+    def _print(self, item: TranscriptItem) -> None:
         for line in self._lines(item):
             self._console.print(line, soft_wrap=True)
 
-    def _lines(self, item: Item) -> list[Text]:
+    def _lines(self, item: TranscriptItem) -> list[Text]:
         lines = []
         for block in item.blocks():
             name = block.speaker or ""
@@ -149,7 +147,7 @@ class LiveScreen:
             lines.append(turn_line(block.start, (name, style), block.text))
         return lines
 
-    def _with_guess(self, item: Item) -> list[Text]:
+    def _with_guess(self, item: TranscriptItem) -> list[Text]:
         lines = self._lines(item)
         if item.unstable.strip():
             if not lines:

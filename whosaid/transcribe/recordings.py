@@ -13,24 +13,36 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
+import sys
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from hashlib import file_digest, sha256
+from itertools import chain, combinations
 from mimetypes import guess_type
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from whosaid.answer import kept
+from whosaid.answer.formats import file_bytes
+from whosaid.answer.speaker_names import BY_LABEL, Names, name_speakers
 from whosaid.audio import ENDING
 from whosaid.transcribe.client import Failed
-from whosaid.transcribe.options import FORMATS
-from whosaid.transcribe.speaker_names import with_speaker_names
+from whosaid.transcribe.options import FORMATS, STANDARD_INPUT
 
 # Bytes of a name without its ending: file systems take 255, and ".json" is the longest of FORMATS.
 LONGEST_STEM = 250
+# Bytes of a file's beginning that tell video from source code, which has no zero bytes: packets of
+# MPEG-TS, even if they are empty, have a sync byte every 188, 192 or 204 bytes.
+BEGINNING = 8192
+MPEG_TS = re.compile(rb"(?s)(G.{187}){5}|(G.{191}){5}|(G.{203}){5}")
+# The ending of the file that keeps what an interrupted run has decoded (`transcribe.partial`).
+PARTIAL = "partial.jsonl"
 # Keys of every answer.
 ANSWER = frozenset(("text", "chunks", "speakers", "duration"))
 
@@ -41,10 +53,32 @@ class InTheWay(Failed):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A file, and the path of its outputs without their ending."""
+    """A file, and its outputs' path without ending; `piped` is standard input's content (`-`).
+    `others` are the files of other speakers in the same conversation.
+    """
 
     path: Path
     stem: Path
+    piped: bytes | None = None
+    others: tuple[Path, ...] = ()
+
+    @property
+    def place(self) -> Path:
+        return self.stem.parent.resolve() / self.stem.name
+
+    @property
+    def size_and_time(self) -> tuple[int, int]:
+        """Return the bytes, and the time of change in nanoseconds; 0 if there is none."""
+        if self.piped is not None:
+            return len(self.piped), 0
+        statuses = [path.stat() for path in (self.path, *self.others)]
+        return sum(each.st_size for each in statuses), max(each.st_mtime_ns for each in statuses)
+
+    def read(self) -> list[bytes]:
+        """Return the content of each file."""
+        if self.piped is not None:
+            return [self.piped]
+        return [path.read_bytes() for path in (self.path, *self.others)]
 
     @property
     def name(self) -> str:
@@ -63,21 +97,22 @@ class Recording:
         ours = isinstance(answer, dict) and ("made_with" in answer or answer.keys() >= ANSWER)
         return answer if ours else None
 
-    def described(self, data: bytes) -> dict[str, Any]:
+    def described(self, files: Iterable[bytes]) -> dict[str, Any]:
+        size, digest = 0, sha256()
+        for data in files:
+            size += len(data)
+            digest.update(data)
         return {
             "name": self.name,
-            "size": len(data),
-            "modified": self.path.stat().st_mtime_ns,
-            "sha256": sha256(data).hexdigest(),
+            "size": size,
+            "modified": self.size_and_time[1],
+            "sha256": digest.hexdigest(),
             "path_sha256": self.path_digest,
         }
 
     def is_of(self, answer: dict[str, Any]) -> bool:
         """Return whether the answer is for this recording in its current state. Raises OSError."""
-        status = self.path.stat()
-        return kept.is_of(
-            answer, status.st_size, status.st_mtime_ns, self.is_place_of(answer), self._digest
-        )
+        return kept.is_of(answer, *self.size_and_time, self.is_place_of(answer), self._digest)
 
     def is_place_of(self, answer: dict[str, Any]) -> bool:
         """Return whether the answer is of a recording at this path, changed or not. Answers beside
@@ -86,6 +121,8 @@ class Recording:
         """
         told = answer.get("recording")
         told = told if isinstance(told, dict) else {}
+        if self.piped is not None:
+            return False
         if self.stem.parent == self.path.parent:
             return told.get("name") in (None, self.name)
         return told.get("path_sha256") in (None, self.path_digest)
@@ -95,19 +132,36 @@ class Recording:
         return kept.path_digest(str(self.path.parent.resolve() / self.path.name))
 
     def _digest(self) -> str:
-        with self.path.open("rb") as file:
-            return file_digest(file, "sha256").hexdigest()
+        if self.piped is not None:
+            return sha256(self.piped).hexdigest()
+        digest = sha256()
+        for path in (self.path, *self.others):
+            with path.open("rb") as file:
+                file_digest(file, lambda: digest)
+        return digest.hexdigest()
 
-    def in_the_way(self, formats: Iterable[str]) -> Path | None:
-        """Return an existing file at an output's path that may be the user's own."""
+    def in_the_way(self, formats: Iterable[str]) -> list[str]:
+        """Return the formats whose output may be the user's own file."""
         there = [name for name in formats if os.path.lexists(self.output(name))]
         if not there:
-            return None
+            return []
         answer = self.kept_answer()
         texts = {} if answer is None else _output(answer)
         known = {"json"} if answer is not None else set()
         known |= {name for name in there if _says(self.output(name), texts.get(name))}
-        return next((self.output(name) for name in there if name not in known), None)
+        return [name for name in there if name not in known]
+
+    def corrected_text(self) -> str | None:
+        """Return the text in the TXT file of the outputs; None if there is none, or if the answer
+        has it already. Raises Failed, OSError.
+        """
+        path, answer = self.output("txt"), self.kept_answer() or {}
+        if self.piped is not None or not path.exists() or _says(path, _output(answer).get("txt")):
+            return None
+        try:
+            return path.read_text(encoding="utf-8-sig")
+        except ValueError as error:
+            raise Failed(f"{path}: is not UTF-8 text") from error
 
     def remove_outdated(self, answer: dict[str, Any], keep: Path | None) -> list[str]:
         """Remove our files that differ from this answer's, but not `keep`; return their formats."""
@@ -122,67 +176,98 @@ class Recording:
         return removed
 
 
-def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recording]:
+def find_recordings(
+    named: Sequence[Path], output: Path | None, tracks: Sequence[Path] | None = None
+) -> list[Recording]:
     """Return the named files and those in the named folders, each once, in order.
 
-    Outputs stand beside a file or, under `output`, at the file's path below the common folder of
-    all names. Recordings with outputs of one name keep their endings. Raises Failed for a name that
-    does not exist, and for a folder without recordings or one that cannot be read.
+    Outputs stand beside a file or under `output`: those of a named file directly, those of a folder
+    at the file's path below it. If two folders have files of one name there, these files' outputs
+    stand at their paths below the common folder of all names. Recordings with outputs of one name
+    keep their endings. `tracks` are files of one recording. Raises Failed for a name that does not
+    exist, and for a folder without recordings or one that cannot be read.
     """
-    found: dict[Path, tuple[Path, Path]] = {}  # with the folder for outputs, by resolved folder
-    tops = []
+    # The file, the folder for outputs below `output`, and the file's folder; by resolved path.
+    found: dict[Path, tuple[Path, Path, Path]] = {}
+    tops, piped = [], []
     for path in named:
+        if path == STANDARD_INPUT:
+            piped.append(Recording(path, (output or Path()) / "stdin", _standard_input()))
+            continue
+        if _is_broken(path):
+            continue  # `unreadable` names it
         if not path.exists():
             raise Failed(f"{path}: there is no such file or folder")
         named_folder = path if path.is_dir() else path.parent
         tops.append(named_folder.resolve())
         files = [path]
         if path.is_dir():
-            files = [each for each in _visible(path) if ENDING.fullmatch(each.suffix)]
+            files = [each for each in _visible(path) if each.is_file() and _is_recording(each)]
         if not files:
             raise Failed(f"{path}: has no recordings")
         for file in files:
-            below = tops[-1] / file.parent.relative_to(named_folder)
-            found.setdefault(file.parent.resolve() / file.name, (file, below))
-    top = Path(os.path.commonpath(tops))
-    placed = [
-        (file, file.parent if output is None else output / below.relative_to(top))
-        for file, below in found.values()
-    ]
+            below = file.parent.relative_to(named_folder)
+            found.setdefault(file.parent.resolve() / file.name, (file, below, tops[-1] / below))
+    sources: dict[str, set[Path]] = defaultdict(set)
+    for file, below, folder in found.values():
+        sources[_folded(str(below / file.stem))].add(folder)
+    placed = []
+    for file, below, folder in found.values():
+        if len(sources[_folded(str(below / file.stem))]) > 1:
+            below = folder.relative_to(os.path.commonpath(tops))
+        placed.append((file, file.parent if output is None else output / below))
     stems = Counter((folder.resolve(), _folded(file.stem)) for file, folder in placed)
-    return [
+    recordings = [
         Recording(file, folder / fitting(file.stem if alone else file.name))
         for file, folder in placed
         for alone in [stems[folder.resolve(), _folded(file.stem)] == 1]
     ]
+    if tracks:
+        if missing := [path for path in tracks if not path.is_file()]:
+            raise Failed(f"{missing[0]}: there is no such file")
+        recordings = [replace(each, others=tuple(tracks[1:])) for each in recordings]
+    return recordings + piped
 
 
-def refuse_collisions(recordings: Sequence[Recording], output: Path | None) -> None:
-    """Raise InTheWay if an output is also another recording's, or would overwrite a recording.
+def _standard_input() -> bytes:
+    """Read standard input, without Python's reader, whose lock a daemon thread must not hold."""
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as file:
+        return file.read()
 
-    Names, and folders under `output`, differ only if they differ on file systems that ignore case.
-    """
 
-    def place(path: Path) -> tuple[str, str]:
-        folder = str(path.parent.resolve())
-        return folder if output is None else _folded(folder), _folded(path.name)
-
-    writers: dict[tuple[str, str], Recording] = {}
+def collisions(recordings: Sequence[Recording]) -> dict[Path, str]:
+    """Return, by path, why recordings cannot have outputs: they would share or overwrite files."""
+    reasons: dict[Path, str] = {}
+    alike: dict[str, list[Recording]] = defaultdict(list)
+    for each in recordings:
+        alike[_folded(str(each.place))].append(each)
+    for pair in chain.from_iterable(combinations(group, 2) for group in alike.values()):
+        if _is_one_file(*(each.place for each in pair)):
+            for each, other in (pair, pair[::-1]):
+                told = f"{other.path} would have the same outputs, {each.output('json')}"
+                reasons[each.path] = f"{told}; another --output-dir for one of them avoids that"
+    files = {each.path.resolve(): each.path for each in recordings}
     for each in recordings:
         for name in FORMATS:
-            path = each.output(name)
-            other = writers.setdefault(place(path), each)
-            if other is not each:
-                raise InTheWay(
-                    f"{other.path} and {each.path}: both would write {path}; rename one of them,"
-                    " or transcribe it in another run with another --output-dir"
-                )
-    for each in recordings:
-        if writer := writers.get(place(each.path)):
-            raise InTheWay(
-                f"{each.path}: would be overwritten by an output of {writer.path}; --output-dir"
-                " writes elsewhere"
-            )
+            if overwritten := files.get(each.output(name).resolve()):
+                told = f"its output would overwrite the recording {overwritten}"
+                reasons[each.path] = f"{told}; --output-dir writes elsewhere"
+    return reasons
+
+
+def _is_one_file(first: Path, second: Path) -> bool:
+    """Return whether the file system takes the paths, which differ at most by case or Unicode form,
+    for one. If it cannot be asked in a temporary folder, outputs cannot be written either.
+    """
+    if first == second:
+        return True
+    common = Path(os.path.commonpath((first, second)))
+    there = next(each for each in (common, *common.parents) if each.is_dir())
+    with suppress(OSError), TemporaryDirectory(prefix=".", dir=there) as folder:
+        one, other = (Path(folder, each.relative_to(there)) for each in (first, second))
+        one.mkdir(parents=True)
+        return other.exists()
+    return False
 
 
 def _folded(text: str) -> str:
@@ -199,8 +284,8 @@ def fitting(name: str) -> str:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Return the files in a folder and below it that are not hidden, in order. Links are followed,
-    but no folder is read twice. Raises Failed for a folder that cannot be read.
+    """Return what is in a folder and below it, but no folders and nothing hidden, in order. Links
+    are followed, but no folder is read twice. Raises Failed for a folder that cannot be read.
     """
     found: list[Path] = []
     read: set[str] = set()
@@ -212,7 +297,19 @@ def _visible(folder: Path) -> list[Path]:
             continue
         read.add(real)
         found += [Path(place, name) for name in names if not name.startswith(".")]
-    return sorted(file for file in found if file.is_file())
+    return sorted(found)
+
+
+def _is_recording(file: Path) -> bool:
+    """Return whether a file's name is a recording's, and not that of source code in TypeScript."""
+    if file.suffix.lower() not in (".ts", ".mts"):
+        return ENDING.fullmatch(file.suffix) is not None
+    try:
+        with file.open("rb") as opened:
+            beginning = opened.read(BEGINNING)
+    except OSError:  # shown when it is transcribed
+        return True
+    return b"\0" in beginning or bool(MPEG_TS.search(beginning) and not beginning.isascii())
 
 
 def _raise(error: OSError) -> None:
@@ -223,21 +320,44 @@ def left_out(named: Sequence[Path]) -> list[Path]:
     """Return files in the named folders that may be recordings despite their names."""
     return [
         file
-        for folder in named
-        if folder.is_dir()
-        for file in _visible(folder)
-        if not ENDING.fullmatch(file.suffix)
+        for file in _in_folders(named)
+        if file.is_file()
+        and not ENDING.fullmatch(file.suffix)
         and file.suffix.removeprefix(".").lower() not in FORMATS
+        and not file.name.endswith(f".{PARTIAL}")
         and (guess_type(file.name)[0] or "audio/").startswith(("audio/", "video/"))
     ]
 
 
+def unreadable(named: Sequence[Path]) -> list[str]:
+    """Return lines about broken links, and what else has a recording's name but is no file."""
+    inside = [each for each in _in_folders(named) if ENDING.fullmatch(each.suffix)]
+    return [
+        f"{path}: {'is a link to a file that does not exist' if _is_broken(path) else 'is no file'}"
+        for path in [*filter(_is_broken, named), *inside]
+        if _is_broken(path) or not path.is_file()
+    ]
+
+
+def _is_broken(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
+
+
+def _in_folders(named: Sequence[Path]) -> list[Path]:
+    return [path for folder in named if folder.is_dir() for path in _visible(folder)]
+
+
 def asked_formats(formats: Sequence[str], speakers: bool) -> list[str]:
-    """Return the `output` of a request: all formats, because the JSON file keeps them, except RTTM
-    without `speakers`, unless it is one of `formats`.
+    """Return the `output` of a request: all formats, because the JSON file keeps them, except
+    documents, and except RTTM without `speakers`, unless it is one of `formats`.
     """
     always = [name for name in FORMATS if name != "rttm" or speakers]
-    return [name for name in dict.fromkeys((*always, *formats)) if name != "json"]
+    return requested(dict.fromkeys((*always, *formats)))
+
+
+def requested(formats: Iterable[str]) -> list[str]:
+    """Return the formats that the endpoint makes; the others follow from its answer."""
+    return [name for name in formats if name != "json" and name not in kept.DOCUMENTS]
 
 
 def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
@@ -248,10 +368,7 @@ def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
 
 
 def write_outputs(
-    recording: Recording,
-    answer: dict[str, Any],
-    formats: Sequence[str],
-    keep: Path | None = None,
+    recording: Recording, answer: dict[str, Any], formats: Sequence[str], keep: Path | None = None
 ) -> None:
     """Write the JSON file, which identifies the other files as ours, and then every format.
 
@@ -263,29 +380,34 @@ def write_outputs(
     outdated = recording.remove_outdated(answer, keep)
     for name in dict.fromkeys(("json", *formats, *outdated)):
         if name in texts:
-            write_file(recording.output(name), texts[name])
+            write_file(recording.output(name), file_bytes(name, texts[name]))
 
 
-def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]:
-    """Rewrite a kept answer and its files with names in place of labels; return the warnings. A
-    file without the answer's text is not changed. Raises Failed, OSError.
+def rename_speakers(recording: Recording, names: Names) -> tuple[int, list[str]]:
+    """Rewrite a kept answer and its files with names in place of labels; return the number of files
+    and the warnings. A file without the answer's text is not changed. Raises Failed, OSError.
     """
     answer = recording.kept_answer()
     if answer is None or not recording.is_of(answer):
-        return []
+        return 0, []
     texts, before = _output(answer), answer.get("warnings") or []
     ours = [name for name in FORMATS if _says(recording.output(name), texts.get(name))]
-    renamed = with_speaker_names(answer, names)
-    warnings = renamed.get("warnings") or []
-    write_outputs(recording, {**renamed, "warnings": before}, ["json", *ours])
-    return [each for each in warnings if each not in before]
+    made = answer.get("made_with") or {}
+    renamed = name_speakers(answer, names, made.get("parameters") or {})
+    warnings = [each for each in renamed.get("warnings") or () if each not in before]
+    renamed["warnings"] = before
+    if {**renamed, BY_LABEL: None} == {**answer, "warnings": before, BY_LABEL: None}:
+        return 0, warnings
+    write_outputs(recording, renamed, ["json", *ours])
+    return 1 + len(ours), warnings
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RecordingWork:
     """A run's work for a recording: `write` these formats, after transcription or from the kept
     answer. `why` is the reason to transcribe it again. `edited` files were edited by the user, and
-    stay.
+    stay. `spared` has a line for every file that cannot be overwritten. `text` is what the user has
+    corrected in the TXT file, which stays.
 
     Answers are read only when needed, because those of all recordings do not fit in memory.
     """
@@ -295,54 +417,68 @@ class Work:
     transcribes: bool = True
     why: str = ""
     edited: Sequence[Path] = ()
+    spared: Sequence[str] = ()
+    text: str | None = None
 
-    def write_kept(self, request: kept.Request) -> None:
+    @property
+    def is_refused(self) -> bool:
+        return self.transcribes and not self.write
+
+    def write_kept(self, request: kept.RunRequest) -> None:
         """Write the formats from the kept answer. Raises Failed, OSError, ValueError."""
         answer = self.recording.kept_answer()
         laid_out = {} if answer is None else request.laid_out(answer, self.write)
         if _output(laid_out).keys() < {*self.write}:
-            raise Failed(f"{self.recording.output('json')}: has changed meanwhile")
+            raise Failed(
+                f"{self.recording.output('json')}: was changed by another program during this run"
+            )
         write_outputs(self.recording, laid_out, self.write)
 
 
 def needed_work(
-    recording: Recording, request: kept.Request, formats: Sequence[str], anew: bool
-) -> Work:
+    recording: Recording, request: kept.RunRequest, formats: Sequence[str], anew: bool
+) -> RecordingWork:
     """Return the work that gives the recording `formats` of the `request`; all of it if `anew`."""
     formats = [name for name in formats if name != "json"]
     answer = None if anew else recording.kept_answer()
     if answer is None:
-        return Work(recording, ["json", *formats])
+        return RecordingWork(recording, ["json", *formats])
     why = request.why_not(answer)
     if not why and not recording.is_of(answer):
         why = kept.CHANGED
+    if why and kept.is_corrected(answer) and request.parameters.get("text") is None:
+        told = f"{recording.output('json')}: holds your text, and {why}; --force writes another"
+        return RecordingWork(recording, [], spared=[told])
     if why:
-        return Work(recording, ["json", *formats], why=why)
+        return RecordingWork(recording, ["json", *formats], why=why)
     texts, before = _output(request.laid_out(answer, formats)), _output(answer)
     if missing := [name for name in formats if name not in texts]:
         why = f"does not give {', '.join(missing)}"
-        return Work(recording, ["json", *formats], why=why)
+        return RecordingWork(recording, ["json", *formats], why=why)
     there = [name for name in formats if os.path.lexists(recording.output(name))]
     others = [name for name in there if not _says(recording.output(name), texts[name])]
     edited = [recording.output(name) for name in others if texts[name] == before.get(name)]
     changed = [name for name in others if texts[name] != before.get(name)]
     write = [name for name in formats if name not in there or name in changed]
-    return Work(recording, write, False, edited=edited)
+    return RecordingWork(recording, write, False, edited=edited)
 
 
-def refuse_to_overwrite(works: Iterable[Work], way_out: str) -> None:
-    """Raise InTheWay for a file that may be the user's own or answers another recording."""
-    for each in works:
-        recording = each.recording
-        if path := recording.in_the_way(each.write):
-            raise InTheWay(f"{path} exists and was not written by this program; {way_out}")
-        answer = recording.kept_answer() if each.transcribes else None
-        if answer and not recording.is_place_of(answer) and not recording.is_of(answer):
-            told = answer["recording"]
-            raise InTheWay(
-                f"{recording.output('json')} is the answer to another recording, {told['name']},"
-                f" and not to {recording.path}; {way_out}"
-            )
+def sparing(work: RecordingWork, way_out: str) -> RecordingWork:
+    """Return the work without files that may be the user's own, or that answer another recording.
+    If the JSON file is such a file, nothing is left to write.
+    """
+    recording = work.recording
+    if work.is_refused:
+        return work
+    own = recording.in_the_way(work.write)
+    spared = [f"{recording.output(name)}: its text is not this program's" for name in own]
+    answer = recording.kept_answer() if work.transcribes else None
+    if answer and not recording.is_place_of(answer) and not recording.is_of(answer):
+        told = f"is the answer to another recording, {answer['recording']['name']}"
+        told = f"{told}, and not to {recording.path}" if recording.piped is None else told
+        own, spared = ["json"], [f"{recording.output('json')}: {told}"]
+    write = [] if "json" in own else [name for name in work.write if name not in own]
+    return replace(work, write=write, spared=[f"{each}; {way_out}" for each in spared])
 
 
 def _output(answer: dict[str, Any]) -> dict[str, str]:
@@ -352,18 +488,18 @@ def _output(answer: dict[str, Any]) -> dict[str, str]:
 
 def _says(path: Path, text: object) -> bool:
     try:
-        return isinstance(text, str) and path.read_bytes() == text.encode(errors="surrogatepass")
-    except OSError:
+        return isinstance(text, str) and path.read_bytes() == file_bytes(path.suffix[1:], text)
+    except (OSError, ValueError):
         return False
 
 
-def write_file(path: Path, text: str, mode: int = 0o666) -> None:
+def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a file atomically, through a temporary name that fits every file system."""
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with open(opened, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with open(opened, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ EXAMPLES = (
     ("the names and models of all voices", "scripts/voices list"),
     ("all voices of Anna", "scripts/voices remove Anna"),
 )
+URL = "a server, instead of loading models; API_KEY holds its key"
 
 
 def read(arguments: Sequence[str] | None = None) -> Namespace:
@@ -43,12 +43,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         ("--voices", "FILE", "default: voices.json", {"default": "voices.json", "type": Path}),
         ("--from", "FILE", "a JSON answer that has voices", {"dest": "answer", "type": Path}),
         ("--speaker", "LABEL", "the speaker, if there are several", {}),
-        (
-            "--url",
-            "URL",
-            "a server, instead of loading models; API_KEY holds its key",
-            {"type": web_address},
-        ),
+        ("--url", "URL", URL, {"type": web_address}),
     ):
         option(parser, name, help_text, metavar=metavar, **how)
     add_models(parser)
@@ -65,6 +60,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
 def run(options: Namespace) -> int:
     """Run the command line; return the exit status."""
     from config import InferenceConfig
+    from whosaid.transcribe.__main__ import say
     from whosaid.transcribe.client import Failed
     from whosaid.transcribe.recordings import write_file
 
@@ -75,15 +71,23 @@ def run(options: Namespace) -> int:
                 print(
                     each["name"], f"{each['voice']['seconds']} s", each["voice"]["model"], sep="\t"
                 )
+            if not entries:
+                there = "has no voices" if options.voices.exists() else "does not exist"
+                say(f"{options.voices} {there}; scripts/voices add NAME FILE adds one")
             return 0
         if options.action == "add":
-            new = [*entries, {"name": options.name, "voice": _new_voice(options)}]
+            voice = _new_voice(options)
+            if options.voices.exists():  # another run may have added a voice meanwhile
+                entries = read_voices(options.voices)
+            new = [*entries, {"name": options.name, "voice": voice}]
             InferenceConfig.read({"known_speakers": new})  # as a request does
         elif len(new := [each for each in entries if each["name"] != options.name]) == len(entries):
             raise ValueError(f"{options.voices} has no voice of {options.name}")
-        write_file(options.voices, json.dumps(new, indent=1), 0o600)  # for its owner alone
+        write_file(options.voices, json.dumps(new, indent=1).encode(), 0o600)  # for its owner alone
+        done = "added to" if options.action == "add" else "removed from"
+        say(f"{options.name} {done} {options.voices}, which now has {len(new)} voices")
     except (OSError, ValueError, Failed) as error:
-        print(f"scripts/voices: {error}", file=sys.stderr)
+        say(f"scripts/voices: {error}")
         return FAILED
     return 0
 
@@ -105,13 +109,15 @@ def _new_voice(options: Namespace) -> dict[str, Any]:
 
 def _ask(options: Namespace) -> dict[str, Any]:
     """Return the answer for the recording. Raises OSError, Failed."""
-    from whosaid.transcribe.__main__ import Job, make_endpoint, say
+    from whosaid.transcribe.__main__ import TranscriptionJob, make_endpoint, say
+    from whosaid.transcribe.recordings import Recording
     from whosaid.transcribe.screen import Terminal
 
     terminal = Terminal()
     with terminal.shown({options.recording: 0}) as shown:
-        job = Job(make_endpoint(options, terminal), {"voices": True}, ())
-        with job.answered(options.recording, shown) as (answer, _):
+        job = TranscriptionJob(make_endpoint(options, terminal), {"voices": True})
+        recording = Recording(options.recording, options.recording)
+        with job.answered(recording, shown) as (answer, _):
             for warning in answer["warnings"]:
                 say(f"{options.recording}: warning: {warning}")
             return answer

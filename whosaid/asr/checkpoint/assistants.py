@@ -11,35 +11,29 @@ Whisper is published: fine-tuned models have encoders of equal shapes too. Encod
 the CPU, so that a second copy never reaches the device.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from whosaid.asr.checkpoint.conditioning import FILE, conditioning_file, read_conditioning
+from whosaid.asr.checkpoint.conditioning import FILE, read_conditioning
 from whosaid.asr.checkpoint.loading import (
     Assistant,
     Checkpoint,
     WhisperModels,
     load_model,
-    require_whisper,
+    read_tokenizer,
 )
-from whosaid.asr.checkpoint.medusa import base_digest, file_digest, heads_alone, read_heads
+from whosaid.asr.checkpoint.medusa import HEADS_MODEL_TYPE, base_digest, file_digest, read_heads
+from whosaid.asr.checkpoint.opening import Opened, open_checkpoint, read_config
 from whosaid.asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
-from whosaid.asr.checkpoint.weights import Whisper, WhisperModel, below
+from whosaid.asr.checkpoint.weights import Whisper, WhisperModel, below, find_file
 from whosaid.errors import StartError
 from whosaid.payload.languages import ENGLISH
-from whosaid.runtime.versions import tokenizer_arguments
 
 ENCODER_SHAPE = (
-    "d_model",
-    "encoder_layers",
-    "encoder_attention_heads",
-    "encoder_ffn_dim",
-    "num_mel_bins",
-    "max_source_positions",
+    *("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
+    *("num_mel_bins", "max_source_positions"),
 )
 # Tokens whose ids depend on the texts and languages of a vocabulary.
 TOKENS = ("end_of_text", "start_of_transcript", "no_timestamps")
@@ -53,17 +47,16 @@ def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperMode
     """
     if models.medusa is not None:
         raise _misfit(models, checkpoint, "that model already drafts with its own Medusa heads")
-    heads_config = heads_alone(checkpoint.source)
-    if heads_config is not None:
-        medusa = read_heads(checkpoint.source, heads_config, models.model)
-        if heads_config["base_digest"] != main_digest(models):
+    opened = open_checkpoint(checkpoint.source)
+    if opened.entries.get("model_type") == HEADS_MODEL_TYPE:
+        medusa = read_heads(opened.tensors, opened.entries, models.model)
+        if opened.entries["base_digest"] != main_digest(models):
             raise _misfit(models, checkpoint, "its heads were trained for another model")
         return dataclasses.replace(models, medusa=medusa)
-    config = AutoConfig.from_pretrained(**checkpoint.source)
-    require_whisper(checkpoint, config)
+    config = read_config(opened)
     _require_same_input(models, checkpoint, config)
-    model, shares_encoder = _load(models, checkpoint, config)
-    tokenizer = AutoTokenizer.from_pretrained(**checkpoint.source, **tokenizer_arguments())
+    tokenizer = read_tokenizer(opened, config)
+    model, shares_encoder = _load(models, checkpoint, opened, config, tokenizer)
     special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
     if any(getattr(models.special_tokens, name) != getattr(special, name) for name in TOKENS):
         raise _misfit(models, checkpoint, "their special tokens have different numbers")
@@ -79,7 +72,7 @@ def with_conditioning(models: WhisperModels, checkpoint: Checkpoint | None = Non
     StartError if the conditioning does not fit, or if the main model is conditioned already.
     """
     chosen = checkpoint or models.checkpoint
-    path = None if chosen is None else conditioning_file(chosen.source)
+    path = None if chosen is None else find_file(chosen.source, FILE)
     if path is None:
         if checkpoint is not None:
             raise StartError(f"{checkpoint.name} has no {FILE}")
@@ -98,11 +91,15 @@ def main_digest(models: WhisperModels) -> str:
     """
     if models.checkpoint is None or models.model.dtype in (torch.float32, torch.float64):
         return base_digest(models.model)
-    return file_digest(models.checkpoint.source)
+    return file_digest(open_checkpoint(models.checkpoint.source).tensors)
 
 
 def _load(
-    models: WhisperModels, checkpoint: Checkpoint, config: PretrainedConfig
+    models: WhisperModels,
+    checkpoint: Checkpoint,
+    opened: Opened,
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Whisper, bool]:
     """Return the assistant's model, and whether it is a decoder that shares the main encoder."""
     main_config, dtype = models.model.config, models.model.dtype
@@ -111,8 +108,9 @@ def _load(
         if not same_shape:
             reason = "it has no encoder, and was made for one of another shape"
             raise _misfit(models, checkpoint, reason)
-        return load_model(checkpoint, config, models.device, dtype, encoder=False), True
-    whole = load_model(checkpoint, config, torch.device("cpu"), dtype)
+        decoder = load_model(opened, config, tokenizer, models.device, dtype, encoder=False)
+        return decoder, True
+    whole = load_model(opened, config, tokenizer, torch.device("cpu"), dtype)
     shares = same_shape and _equal_encoders(models.model, whole)
     return (whole.without_encoder() if shares else whole).to(models.device), shares
 

@@ -16,16 +16,14 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from transformers import AutoConfig, PretrainedConfig, WhisperConfig
-from transformers.utils.hub import cached_file
 
 from whosaid.asr.checkpoint.weights import (
     Shape,
-    Source,
-    TensorFiles,
+    Tensors,
     Weights,
     WhisperModel,
     below,
+    open_file,
     whisper_shapes,
 )
 from whosaid.errors import StartError
@@ -64,21 +62,14 @@ class Conditioning:
         return replace(self, weights=weights, blocks=tuple(blocks))
 
 
-def conditioning_file(source: Source) -> str | None:
-    """Return the path of a source's FILE, downloaded if it is on the Hub; None if it has none."""
-    options = dict(source)
-    name = options.pop("pretrained_model_name_or_path")
-    path = cached_file(name, FILE, **options, _raise_exceptions_for_missing_entries=False)
-    return None if path is None else str(path)
-
-
 def read_conditioning(path: str, model: WhisperModel, digest: str) -> Conditioning:
     """Read a FILE for `model`, which has this `digest`. Raises StartError if it does not fit."""
     with safe_open(path, framework="pt") as opened:
         metadata = opened.metadata() or {}
-        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     if metadata.get("base_digest") != digest:
         raise StartError(f"{path} was trained for another model")
+    file = open_file(path, path)
+    tensors = dict(file.read(dict.fromkeys(file.keys)))
     updated = {name.rpartition(".")[0] for name in tensors}
     expected = shapes(model.config, int(metadata.get("rank", 0)), updated)
     found = {name: tuple(each.shape) for name, each in tensors.items()}
@@ -100,18 +91,7 @@ def shapes(config: Any, rank: int, updated: Container[str]) -> dict[str, Shape]:
     return shapes
 
 
-def read_config(source: Source) -> PretrainedConfig:
-    """Return a checkpoint's configuration. transformers does not know DiCoW's, which is a Whisper's
-    with more entries.
-    """
-    entries, _ = PretrainedConfig.get_config_dict(**source)
-    if DICOW in (entries.get("architectures") or ()):
-        return WhisperConfig.from_dict({**entries, "model_type": WhisperConfig.model_type})
-    config: PretrainedConfig = AutoConfig.from_pretrained(**source)
-    return config
-
-
-def read_dicow(source: Source, model: WhisperModel) -> Conditioning | None:
+def read_dicow(files: Tensors, model: WhisperModel) -> Conditioning | None:
     """Return the conditioning of the checkpoint that `model` was loaded from; None if the
     checkpoint is no DiCoW.
 
@@ -120,8 +100,7 @@ def read_dicow(source: Source, model: WhisperModel) -> Conditioning | None:
     config, width = model.config, model.config.d_model
     if DICOW not in (config.architectures or ()):
         return None
-    files = TensorFiles(source)
-    added = below(dict.fromkeys(files.files.keys() - whisper_shapes(config).keys()), ENCODER)
+    added = below(dict.fromkeys(set(files.keys) - whisper_shapes(config).keys()), ENCODER)
     if odd := sorted(each for each in added if not each.startswith((*CONDITIONS, BLOCKS, *CTC))):
         raise StartError(f"{files.name} holds {ENCODER}{odd[0]}, which is not of DiCoW v3")
     if any(each.startswith(BLOCKS) for each in added) and not hasattr(config, "use_pre_pos_fddt"):

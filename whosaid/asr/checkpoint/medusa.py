@@ -9,8 +9,6 @@ A checkpoint must hold exactly the tensors that its configuration announces, eac
 folder of heads carries a digest of its main model, because equal shapes do not prove that they fit.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,8 +22,7 @@ from whosaid.asr.checkpoint.weights import (
     EMBEDDINGS,
     PROJECTION,
     Shape,
-    Source,
-    TensorFiles,
+    Tensors,
     Weights,
     WhisperModel,
     below,
@@ -42,6 +39,8 @@ HEAD_KEYS, BLOCK_KEYS = "medusa_heads.", "medusa_block."
 # A frozen layer that is used in training only.
 LEFT_OVER_KEYS = "whisper_layer."
 SHORTLIST = "shortlist"
+# Far above published checkpoints; a file of names alone would otherwise fill the memory.
+LARGEST = {"medusa_num_heads": 64, "medusa_num_layers": 16, "medusa_hidden_size": 2**20}
 # The digest covers the decoder's final layer norm and its projection onto the vocabulary.
 NORM = ("model.decoder.layer_norm.weight", "model.decoder.layer_norm.bias")
 
@@ -89,15 +88,14 @@ def base_digest(model: WhisperModel) -> str:
     return _digest([*(weights[name] for name in NORM), projection_of(weights)])
 
 
-def file_digest(source: Source) -> str:
+def file_digest(files: Tensors) -> str:
     """Return the `base_digest` of a checkpoint from its files, whose weights are not rounded.
 
-    `source` holds the arguments of `from_pretrained`. Raises StartError if a tensor is missing.
+    Raises StartError if a tensor is missing.
     """
-    files = TensorFiles(source)
-    keys = (*NORM, PROJECTION if PROJECTION in files.files else EMBEDDINGS)
+    keys = (*NORM, PROJECTION if PROJECTION in files.keys else EMBEDDINGS)
     for key in keys:
-        if key not in files.files:
+        if key not in files.keys:
             missing = PROJECTION if key == EMBEDDINGS else key
             raise StartError(f"{files.name} has no {missing}: it cannot have heads")
     read = dict(files.read(dict.fromkeys(keys)))
@@ -110,19 +108,12 @@ def is_medusa(config: PretrainedConfig) -> bool:
     return ARCHITECTURE in architectures or hasattr(config, "medusa_num_heads")
 
 
-def heads_alone(source: Source) -> Mapping[str, Any] | None:
-    """Return the content of config.json if `source` holds heads alone, else None."""
-    config, _ = PretrainedConfig.get_config_dict(**source)
-    return config if config.get("model_type") == HEADS_MODEL_TYPE else None
-
-
-def read_heads(source: Source, config: Mapping[str, Any], model: WhisperModel) -> MedusaHeads:
+def read_heads(files: Tensors, config: Mapping[str, Any], model: WhisperModel) -> MedusaHeads:
     """Load a checkpoint's heads for `model`, on its device and in its dtype.
 
     `config` is the content of config.json. Raises a one-line StartError if the configuration or the
     name or shape of a tensor is wrong.
     """
-    files = TensorFiles(source)
     _require_config(files.name, config, model)
     kind, blocks = config["medusa_heads_type"], config["medusa_num_layers"]
     first = 1 if kind == LINEAR else 0  # head 0 of Medusa-Linear is part of the main path
@@ -151,13 +142,12 @@ def _require_config(name: str, config: Mapping[str, Any], model: WhisperModel) -
     """Raise StartError naming the first wrong entry of the heads' config.json."""
     kind = config.get("medusa_heads_type")
     if kind not in (LINEAR, BLOCK, HEADS_ONLY):
-        raise StartError(
-            f"{name}: medusa_heads_type is {kind!r}, not {LINEAR}, {BLOCK} or {HEADS_ONLY}"
-        )
-    for key in ("medusa_num_heads", "medusa_num_layers", "medusa_hidden_size"):
+        text = f"{name}: medusa_heads_type is {kind!r}, not {LINEAR}, {BLOCK} or {HEADS_ONLY}"
+        raise StartError(text)
+    for key in LARGEST:
         value = config.get(key)
-        if type(value) is not int or value < 1:
-            raise StartError(f"{name}: {key} is {value!r}, not a number from 1 on")
+        if type(value) is not int or not 1 <= value <= LARGEST[key]:
+            raise StartError(f"{name}: {key} is {value!r}, not a number from 1 to {LARGEST[key]}")
     if kind == HEADS_ONLY and not isinstance(config.get("base_digest"), str):
         raise StartError(f"{name}: base_digest is missing, which names the main model")
     size, width = config["medusa_hidden_size"], model.config.d_model
@@ -171,13 +161,13 @@ def _head_shapes(heads: range, blocks: int, width: int) -> dict[str, Shape | Non
     return weights | {f"{name}.bias": (width,) for name in names}
 
 
-def _require_keys(files: TensorFiles, expected: Mapping[str, object]) -> None:
+def _require_keys(files: Tensors, expected: Mapping[str, object]) -> None:
     """Raise StartError if a tensor is missing or unknown."""
-    missing = sorted(set(expected) - set(files.files))
+    missing = sorted(set(expected) - set(files.keys))
     if missing:
         raise StartError(f"{files.name} lacks {_first_of(missing)}")
     known = (WHISPER_KEYS, LEFT_OVER_KEYS)
-    odd = sorted(key for key in files.files if key not in expected and not key.startswith(known))
+    odd = sorted(key for key in files.keys if key not in expected and not key.startswith(known))
     if odd:
         raise StartError(f"{files.name} holds {_first_of(odd)}, which is not supported")
 

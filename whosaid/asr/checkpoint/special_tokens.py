@@ -4,20 +4,19 @@ Special tokens are read when a checkpoint is loaded, from its generation configu
 older and distilled checkpoints leave out are read from the tokenizer.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from whosaid.errors import StartError
-from whosaid.payload.languages import CODES
+from whosaid.payload.languages import CODES, ENGLISH
 
 # The smallest multilingual vocabulary (openai/whisper's test, `model.py`), for checkpoints whose
 # configuration does not say.
 MULTILINGUAL_SIZE = 51_865
+CRISPER_MARK = "[verbatim_1]"
 ANNOTATION_STARTS = ("[", "(", "{", "<", "*", "♪", "♩", "♫", "♬")
 
 
@@ -83,6 +82,12 @@ class SpecialTokens:
             tokens.append(self.no_timestamps)
         return tuple(tokens)
 
+    def written_language(self, prompt: Sequence[int]) -> str | None:
+        """Return the code of the language of a text after `prompt`; None without languages."""
+        if self.tasks.get("translate") in prompt:
+            return ENGLISH
+        return next((code for code, token in self.languages.items() if token in prompt), None)
+
     def with_timestamps(self, prompt: tuple[int, ...], timestamps: bool) -> tuple[int, ...]:
         """Return `prompt`, changed to request a text with or without timestamps."""
         plain = prompt[:-1] if prompt[-1] == self.no_timestamps else prompt
@@ -109,7 +114,7 @@ def read_special_tokens(
     if multilingual and not languages:
         raise StartError(f"{name}: it is multilingual but names no languages")
     suppress = tuple(declared.get("suppress_tokens") or ())
-    return SpecialTokens(
+    special = SpecialTokens(
         size=config.vocab_size,
         end_of_text=_first(declared.get("eos_token_id"), config.eos_token_id),
         start_of_transcript=_first(
@@ -131,6 +136,32 @@ def read_special_tokens(
             if str(tokenizer.decode([token])).strip().startswith(ANNOTATION_STARTS)
         ),
     )
+    _require_numbers(name, special, entries)
+    return special
+
+
+def _require_numbers(name: str, special: SpecialTokens, entries: dict[str, int]) -> None:
+    """Raise StartError if a number is outside the vocabulary, or another one in the tokenizer.
+
+    CrisperWhisper's tokenizer has other numbers. The tokenizer of CrisperWhisper 2 has marks for
+    prompts that choose between texts with and without hesitations.
+    """
+    if CRISPER_MARK in entries:
+        raise StartError(f"{name} is a CrisperWhisper 2, whose prompts are not supported")
+    numbers = {
+        "<|endoftext|>": special.end_of_text,
+        "<|startoftranscript|>": special.start_of_transcript,
+        "<|notimestamps|>": special.no_timestamps,
+        **{f"<|{each}|>": token for each, token in (special.languages | special.tasks).items()},
+    }
+    for token, number in numbers.items():
+        if not 0 <= number < special.size:
+            raise StartError(f"{name}: {token} has number {number} of {special.size} tokens")
+        if (other := entries.get(token, number)) != number:
+            raise StartError(
+                f"{name}: its tokenizer numbers {token} {other}, its configuration {number}: "
+                "use the tokenizer that it was trained with (CrisperWhisper's does not load)"
+            )
 
 
 def _is_multilingual(config: PretrainedConfig, declared: dict[str, Any]) -> bool:

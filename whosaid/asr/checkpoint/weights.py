@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +18,9 @@ from transformers.utils.hub import cached_file
 
 from whosaid.errors import StartError
 
+FLOATS, EIGHT_BITS = ("F64", "F32", "F16", "BF16"), ("F8_E4M3", "I8")
+SCALES = ("weight_scale", "input_scale")  # in 8 bits; an input's concerns activations in 8 bits
+PLAIN = "use the checkpoint in 16 or 32 bits that it was made from"
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 EMBEDDINGS, PROJECTION = "model.decoder.embed_tokens.weight", "proj_out.weight"
 
@@ -133,45 +136,102 @@ def _norm_shapes(name: str, width: int) -> dict[str, Shape]:
     return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
 
 
-class TensorFiles:
-    """A checkpoint's safetensors files. `files` maps the key of every tensor to its file."""
+class Tensors(Protocol):
+    """A checkpoint's tensors, in whatever format they are stored."""
 
-    def __init__(self, source: Source) -> None:
-        """Find the single file, or the files of an index. Raises OSError if there are none."""
-        self.name = str(source["pretrained_model_name_or_path"])
-        self.options = {key: source.get(key) for key in ("revision", "token")}
-        index = cached_file(
-            self.name, INDEX_FILE, **self.options, _raise_exceptions_for_missing_entries=False
-        )
-        if index is None:
-            single = self._path(SINGLE_FILE)
-            with safe_open(single, framework="pt") as opened:
-                self.files = dict.fromkeys(opened.keys(), single)
-            return
-        with open(index, encoding="utf-8") as stream:
-            listed = json.load(stream)["weight_map"]
-        paths = {file: self._path(file) for file in set(listed.values())}
-        self.files = {key: paths[file] for key, file in listed.items()}
+    name: str
+
+    @property
+    def keys(self) -> Collection[str]: ...
 
     def read(self, shapes: Mapping[str, Shape | None]) -> Iterator[tuple[str, Tensor]]:
-        """Yield keys and tensors on the CPU, in any order; a tensor may map a part of a file.
+        """Yield keys and tensors on the CPU, in any order.
 
-        Raises StartError at the first tensor whose shape is not the one in `shapes`. None allows
-        any shape.
+        Raises StartError at the first tensor that is stored in another shape or type than a plain
+        weight's, or holds a number that is not finite. The shape None allows any shape.
         """
+
+
+class TensorFiles:
+    """Safetensors files. `files` maps the key of every tensor to its file.
+
+    If `scaled`, a weight may be stored in 8 bits beside its scale, `<key>_scale`, by which it is
+    multiplied; `keys` leaves the scales out.
+    """
+
+    def __init__(self, name: str, files: Mapping[str, str], scaled: bool = False) -> None:
+        self.name, self.files, self.scaled = name, files, scaled
+        scales = [key for key in files if scaled and key.endswith(SCALES)]
+        self.keys: Collection[str] = files.keys() - set(scales)
+
+    def read(self, shapes: Mapping[str, Shape | None]) -> Iterator[tuple[str, Tensor]]:
+        """Yield keys and tensors as specified by `Tensors.read`; they may map parts of a file."""
         by_file = defaultdict(list)
         for key in shapes:
             by_file[self.files[key]].append(key)
         for file, keys in by_file.items():
             with safe_open(file, framework="pt") as opened:
                 for key in keys:
-                    tensor, shape = opened.get_tensor(key), shapes[key]
-                    if shape not in (None, tuple(tensor.shape)):
-                        raise StartError(
-                            f"{self.name}: {key} is {tuple(tensor.shape)}, not {shape}"
-                        )
+                    dtype = self._stored_dtype(key, opened.get_slice(key), shapes[key])
+                    tensor = opened.get_tensor(key)
+                    if dtype in EIGHT_BITS:
+                        tensor = self._scale(key, tensor)
+                    require_finite(self.name, key, tensor)
                     yield key, tensor
 
-    def _path(self, file: str) -> str:
-        """Return the path of a file, downloaded if it is on the Hub."""
-        return str(cached_file(self.name, file, **self.options))
+    def _stored_dtype(self, key: str, stored: Any, shape: Shape | None) -> str:  # noqa: ANN401
+        """Return a tensor's type in the file. Raises StartError if it is not a plain weight's."""
+        found, dtype = tuple(stored.get_shape()), str(stored.get_dtype())
+        if shape not in (None, found):
+            raise StartError(f"{self.name}: {key} is {found}, not {shape}")
+        has_scale = f"{key}_scale" in self.files
+        in_eight_bits = dtype in EIGHT_BITS and has_scale and self.scaled
+        is_list = dtype == "I64" and shape is None
+        if not (in_eight_bits or is_list or (dtype in FLOATS and not has_scale)):
+            scale = " with a scale" if has_scale else ""
+            raise StartError(f"{self.name}: {key} is stored in {dtype}{scale}: {PLAIN}")
+        return dtype
+
+    def _scale(self, key: str, tensor: Tensor) -> Tensor:
+        """Return a weight (outputs, ...) times its scale, one number or one for each output."""
+        scale_key = f"{key}_scale"
+        with safe_open(self.files[scale_key], framework="pt") as opened:
+            scale: Tensor = opened.get_tensor(scale_key).float()
+        if scale.numel() not in (1, len(tensor)):
+            shapes = f"{tuple(scale.shape)} for {tuple(tensor.shape)}"
+            raise StartError(f"{self.name}: {scale_key} is {shapes}: {PLAIN}")
+        return tensor.float() * scale.view(-1, *[1] * (tensor.dim() - 1))
+
+
+def open_safetensors(source: Source, scaled: bool = False) -> TensorFiles:
+    """Return a checkpoint's single file, or its index's files. Raises OSError if it has none."""
+    name, options = str(source["pretrained_model_name_or_path"]), hub_options(source)
+    index = find_file(source, INDEX_FILE)
+    if index is None:
+        return open_file(name, str(cached_file(name, SINGLE_FILE, **options)), scaled)
+    with open(index, encoding="utf-8") as stream:
+        listed = json.load(stream)["weight_map"]
+    paths = {file: str(cached_file(name, file, **options)) for file in set(listed.values())}
+    return TensorFiles(name, {key: paths[file] for key, file in listed.items()}, scaled)
+
+
+def open_file(name: str, path: str, scaled: bool = False) -> TensorFiles:
+    with safe_open(path, framework="pt") as opened:
+        return TensorFiles(name, dict.fromkeys(opened.keys(), path), scaled)
+
+
+def find_file(source: Source, file: str) -> str | None:
+    """Return the path of a source's file, downloaded if it is on the Hub; None if it has none."""
+    name, options = source["pretrained_model_name_or_path"], hub_options(source)
+    path = cached_file(name, file, **options, _raise_exceptions_for_missing_entries=False)
+    return None if path is None else str(path)
+
+
+def hub_options(source: Source) -> dict[str, Any]:
+    return {key: source.get(key) for key in ("revision", "token")}
+
+
+def require_finite(name: str, key: str, tensor: Tensor) -> None:
+    """Raise StartError if `tensor` holds NaN or infinity. A sum takes no memory, and keeps both."""
+    if tensor.is_floating_point() and not tensor.sum(dtype=torch.float32).isfinite():
+        raise StartError(f"{name}: {key} holds numbers that are not finite: the file is damaged")

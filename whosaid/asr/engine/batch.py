@@ -19,12 +19,15 @@ import torch
 
 from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
 from whosaid.asr.engine.drafting import DraftLength, DraftPolicy
+from whosaid.asr.engine.memory import StateMemory, cuda_rows
 from whosaid.asr.engine.prefill import PrefillBatch
-from whosaid.asr.engine.request import MAX_ROWS, Lane, Sequence
-from whosaid.asr.engine.results import ResultReader
+from whosaid.asr.engine.request import MAX_ROWS
+from whosaid.asr.engine.result_reader import ResultReader
+from whosaid.asr.engine.rows import StepShape, padded
 from whosaid.asr.engine.runner import PendingResult, StepResult, StepRunner
 from whosaid.asr.engine.scheduler import Finished, Plan
-from whosaid.asr.engine.state import DecodeState, StateMemory, StepShape, cuda_rows
+from whosaid.asr.engine.sequence import DecodeSequence, Lane
+from whosaid.asr.engine.state import DecodeState
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.encoder import AudioWindow, Encoder, EncoderOutput
 from whosaid.runtime.errors import is_out_of_memory
@@ -53,7 +56,7 @@ class LaunchedStep(NamedTuple):
 
     result: PendingResult
     shape: StepShape
-    rows: list[Sequence | None]
+    rows: list[DecodeSequence | None]
 
 
 class Batch:
@@ -63,17 +66,17 @@ class Batch:
         self.lane = lane
         self.memory = memory
         self.context = context
-        self.places: list[Sequence | None] = []  # the state's first rows; no gap in a step
+        self.places: list[DecodeSequence | None] = []  # the state's first rows; no gap in a step
         self.attempted = 0
         self._steps = 0
         self._pending: deque[LaunchedStep] = deque()
         self._longest = 0  # upper bound of a live row's length
         self._written = 0  # upper bound of the cached positions ever written
-        self._drafts = DraftPolicy(memory.draft_model)
+        self._drafts = DraftPolicy(memory.draft_model, context.runner.drafted_rows)
         self._view: DecodeState | None = None
 
     @property
-    def rows(self) -> list[Sequence]:
+    def rows(self) -> list[DecodeSequence]:
         return [each for each in self.places if each is not None]
 
     @torch.inference_mode()
@@ -96,7 +99,9 @@ class Batch:
         entering = entering[: len(encoded.main)]
         for number, each in enumerate(entering):
             each.drafted, each.steps = drafted, 0
-            if each.may_retry and each.encoded is None:
+            if not each.may_retry:
+                each.encoded = each.request.encoded
+            elif each.encoded is None:
                 each.encoded = encoded.main[number : number + 1].clone()
             if each.retried:
                 tokens = self.context.results.special_tokens
@@ -119,9 +124,13 @@ class Batch:
         return self._finish(ended)
 
     @torch.inference_mode()
-    def evict(self, sequences: list[Sequence]) -> None:
-        for place in self._free(sequences):
-            self._state.rows.finished[place] = True
+    def evict(self, sequences: list[DecodeSequence]) -> None:
+        """Free the rows of sequences, perhaps after a failed step."""
+        places = self._free(sequences)
+        if self.memory.state is not None:
+            finished = self.memory.state.rows.finished
+            for place in places if self.rows else [slice(None)]:
+                finished[place] = True
 
     def clear(self) -> None:
         self.places.clear()
@@ -131,7 +140,16 @@ class Batch:
 
     # Entering rows
 
-    def _encode(self, entering: list[Sequence], drafted: bool, until: float) -> EncoderOutput:
+    @torch.inference_mode()
+    def encode_ahead(self, sequences: list[DecodeSequence]) -> None:
+        """Encode windows that are about to enter, beside the step that runs."""
+        windows = [AudioWindow(each.request.samples) for each in sequences]
+        with self.context.runner.encoding(ahead=True):
+            encoded = self.context.encoder.encode(windows, drafted=False).main
+        for each, output in zip(sequences, torch.split(encoded, 1), strict=True):
+            each.encoded = output
+
+    def _encode(self, entering: list[DecodeSequence], drafted: bool, until: float) -> EncoderOutput:
         started = time.perf_counter()
         windows = [
             AudioWindow(
@@ -139,19 +157,22 @@ class Batch:
             )
             for each in entering
         ]
-        encoded = self.context.encoder.encode(windows, drafted, until)
+        with self.context.runner.encoding():
+            encoded = self.context.encoder.encode(windows, drafted, until)
         _add_seconds(entering[: len(encoded.main)], "encode_seconds", started)
         return encoded
 
-    def _take_place(self, sequence: Sequence) -> int:
+    def _take_place(self, sequence: DecodeSequence) -> int:
         place = self.places.index(None) if None in self.places else len(self.places)
         self.places[place : place + 1] = [sequence]
         return place
 
-    def _prefill(self, places: list[int], entering: list[Sequence], encoded: EncoderOutput) -> None:
+    def _prefill(
+        self, places: list[int], entering: list[DecodeSequence], encoded: EncoderOutput
+    ) -> None:
         started, context = time.perf_counter(), self.context
         state, runner = self._state, context.runner
-        batch = PrefillBatch.of(entering, encoded, state, runner)
+        batch = PrefillBatch.of(entering, encoded, state, runner.sizes)
         self._written = max(self._written, batch.prompt_len)
         batch = batch._replace(forgotten=self._written)
         starts = runner.prefill(state, places, batch)
@@ -182,16 +203,15 @@ class Batch:
     def _launch(self) -> None:
         state, runner, live = self._state, self.context.runner, self.rows
         self.attempted = len(live)
-        rows = runner.padded("rows", len(live), state.capacity)
+        rows = padded(len(live), runner.sizes.rows, state.capacity)
         draftable = [each.options for each in live if each.draftable]
         drafts = self._drafts.choose(draftable, self.context.drafting, rows)
-        looked_up = 0 if draftable or runner.pipelined else self._look_up()
+        looked_up = 0 if draftable or runner.on_cuda else self._look_up()
+        needed = self._longest + drafts + looked_up
         shape = StepShape(
             drafts=drafts + looked_up,
             assistant_lag=self._drafts.lag(drafts, self._longest),
-            kv_len=runner.padded(
-                "positions", self._longest + drafts + looked_up, state.cache.max_len
-            ),
+            kv_len=padded(needed, runner.sizes.positions, state.cache.max_len),
             sampled=any(each.options.temperature for each in live),
             timestamps=any(each.timestamps for each in live),
             followed=self._drafts.follows and bool(draftable),
@@ -223,11 +243,11 @@ class Batch:
             most = max(most, len(following))
         return most
 
-    def _collect(self) -> dict[Sequence, int]:
+    def _collect(self) -> dict[DecodeSequence, int]:
         """Wait for the oldest launched step. Return the sequences that it ended, with their
         lengths. On CUDA the newest step is left running.
         """
-        if self.context.runner.pipelined and len(self._pending) == 1:
+        if self.context.runner.on_cuda and len(self._pending) == 1:
             return {}
         pending, shape, rows = self._pending.popleft()
         result = pending()
@@ -240,11 +260,13 @@ class Batch:
         self._count(result, shape.drafts, live)
         return {each: result.length[row] for row, each in live if result.finished[row]}
 
-    def _count(self, result: StepResult, drafts: int, live: list[tuple[int, Sequence]]) -> None:
+    def _count(
+        self, result: StepResult, drafts: int, live: list[tuple[int, DecodeSequence]]
+    ) -> None:
         for stats in [each.stats for each in {each.session for _, each in live}]:
             stats.steps += 1
             stats.steps_by_drafts[drafts] = stats.steps_by_drafts.get(drafts, 0) + 1
-        for row, sequence in live:
+        for row, sequence in live if drafts else ():
             stats = sequence.session.stats
             stats.accepted += result.accepted[row]
             stats.drafted += result.drafted[row]
@@ -252,7 +274,7 @@ class Batch:
 
     # Finished rows
 
-    def _finish(self, ended: dict[Sequence, int]) -> list[Finished]:
+    def _finish(self, ended: dict[DecodeSequence, int]) -> list[Finished]:
         """Read ended sequences and free their rows. On CUDA the next step runs meanwhile: it
         changes nothing that is read of a greedy row, but reorders beams, so reading those waits.
         """
@@ -267,7 +289,7 @@ class Batch:
         self._free([*ended])
         return finished
 
-    def _free(self, sequences: list[Sequence]) -> list[int]:
+    def _free(self, sequences: list[DecodeSequence]) -> list[int]:
         """Free the rows of sequences. Return their places."""
         freed = [self.places.index(each) for each in sequences]
         for rows in (self.places, *(step.rows for step in self._pending)):
@@ -295,7 +317,7 @@ class Batch:
         del self.places[live:]
 
 
-def _add_seconds(sequences: list[Sequence], part: str, started: float) -> None:
+def _add_seconds(sequences: list[DecodeSequence], part: str, started: float) -> None:
     took = time.perf_counter() - started
     for session in {each.session for each in sequences}:
         setattr(session.stats, part, getattr(session.stats, part) + took)
@@ -312,8 +334,10 @@ class Batches(dict[Lane, Batch]):
         """Make a batch. Only one-beam lanes have a drafter. Graphs are captured for the numbers of
         beams that most requests use.
         """
-        runner, is_main = self._context.runner, lane == MAIN_LANE
-        most = cuda_rows(self._main, lane.num_beams, is_main) if runner.pipelined else MAX_ROWS
+        runner, most = self._context.runner, MAX_ROWS
+        if runner.on_cuda:
+            device_bytes = torch.cuda.mem_get_info(self._main.token_embeddings.device)[1]
+            most = cuda_rows(self._main, lane.num_beams, device_bytes)
         usual = lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams)
         encoder = self._context.encoder if usual else None
         drafts = self._drafts if lane.num_beams == 1 else None
@@ -321,13 +345,15 @@ class Batches(dict[Lane, Batch]):
         self[lane] = Batch(lane, memory, self._context)
         return self[lane]
 
-    def prepare(self) -> None:
-        """On CUDA, allocate the rows of the usual lanes and capture their graphs.
+    def prepare(self) -> dict[Lane, int]:
+        """On CUDA, allocate the rows of the usual lanes and capture their graphs. Return how many
+        rows these lanes have.
 
         If memory runs out, log a warning; the rows are then allocated on first use.
         """
-        if not self._context.runner.pipelined:
-            return
+        rows = dict[Lane, int]()
+        if not self._context.runner.on_cuda:
+            return rows
         for lane in (MAIN_LANE, BEAM_LANE):
             memory = self[lane].memory
             try:
@@ -337,3 +363,5 @@ class Batches(dict[Lane, Batch]):
                     raise
                 logger.warning("memory ran out at load: no rows of %d beams yet", lane.num_beams)
                 memory.release()
+            rows[lane] = memory.capacity or memory.most
+        return rows

@@ -17,15 +17,15 @@ places that hold its alignment queries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from whosaid.asr.engine.logit_filters import NEVER, Choice, History, LogitFilter
-from whosaid.asr.engine.state import BeamState, DecodeState, SequenceState, StepShape
+from whosaid.asr.engine.rows import BeamState, SequenceState, StepShape
+from whosaid.asr.engine.state import DecodeState
 from whosaid.asr.model.kv_cache import KVCache
+from whosaid.asr.model.logit_filters import NEVER, Choice, History, LogitFilter
 
 
 class Candidates(NamedTuple):
@@ -37,7 +37,7 @@ class Candidates(NamedTuple):
     log_prob: Tensor  # of the new token
 
 
-class Hypothesis(NamedTuple):
+class BeamHypothesis(NamedTuple):
     """A text of `length` tokens, prompt included; `end_log_prob` is None if it has not ended.
 
     `beam` is the place that holds its last token, or that chose the end of text.
@@ -155,8 +155,8 @@ def _copy_what_differs(cache: KVCache, texts: Tensor, parents: Tensor, rows: Seq
     every = texts.flatten(0, 1)
     start = int((every[places] != every[sources]).int().argmax(dim=1).min())
     span = slice(start, int(rows.length.max()) - 1)
-    for each in (*cache.keys, *cache.values):
-        each[places, :, span] = each[sources, :, span]
+    for each in cache.text:
+        each[places, :, :, span] = each[sources, :, :, span]
 
 
 def _copy_all(cache: KVCache, parents: Tensor, kv_len: int) -> None:
@@ -164,8 +164,8 @@ def _copy_all(cache: KVCache, parents: Tensor, kv_len: int) -> None:
     count, width = parents.shape
     first = torch.arange(0, count * width, width, device=parents.device)[:, None]
     sources = (first + parents).flatten()
-    for each in (*cache.keys, *cache.values):
-        span = each[:, :, :kv_len]
+    for each in cache.text:
+        span = each[..., :kv_len, :]
         span.copy_(span.index_select(0, sources))
 
 
@@ -193,35 +193,36 @@ def likeliest_text(beams: BeamState, row: int, begin: int, length: int) -> Text:
     return _read_back(beams, row, begin, _live(beams, row, length)[0])
 
 
-def rank(found: Sequence[Hypothesis], begin: int, length_penalty: float | None) -> Hypothesis:
+def rank(found: list[BeamHypothesis], begin: int, penalty: float | None) -> BeamHypothesis:
     """Return the best hypothesis, as openai/whisper's MaximumLikelihoodRanker: by mean
     log-probability or with Google's length penalty alpha (Wu et al. 2016, "Google's neural machine
     translation system"). The sum includes the end of text, the length does not.
     """
 
-    def score(each: Hypothesis) -> float:
+    def score(each: BeamHypothesis) -> float:
         tokens = each.length - begin
-        if length_penalty is None:
+        if penalty is None:
             return each.sum / max(1, tokens)
-        return float(each.sum / ((5 + tokens) / 6) ** length_penalty)
+        return float(each.sum / ((5 + tokens) / 6) ** penalty)
 
     return max(found, key=score)
 
 
-def _ended(beams: BeamState, row: int) -> list[Hypothesis]:
+def _ended(beams: BeamState, row: int) -> list[BeamHypothesis]:
     columns = (beams.end_beam, beams.end_length, beams.end_sum, beams.end_log_prob)
     count = int(beams.ended[row])
     values = zip(*(column[row, :count].tolist() for column in columns), strict=True)
-    return [Hypothesis(*each) for each in values]
+    return [BeamHypothesis(*each) for each in values]
 
 
-def _live(beams: BeamState, row: int, length: int) -> list[Hypothesis]:
+def _live(beams: BeamState, row: int, length: int) -> list[BeamHypothesis]:
     """Return the continuing texts, best first."""
-    live = [Hypothesis(beam, length, each) for beam, each in enumerate(beams.sums[row].tolist())]
+    sums = enumerate(beams.sums[row].tolist())
+    live = [BeamHypothesis(beam, length, each) for beam, each in sums]
     return sorted(live, key=lambda each: each.sum, reverse=True)
 
 
-def _read_back(beams: BeamState, row: int, begin: int, best: Hypothesis) -> Text:
+def _read_back(beams: BeamState, row: int, begin: int, best: BeamHypothesis) -> Text:
     def table(each: Tensor) -> list[list[float]]:
         return each[row, :, begin : best.length].tolist()
 

@@ -7,8 +7,9 @@ from the device (see `asr.engine.speculative`), so each can be captured whole.
 Shapes are rounded up to few sizes, and a fixed list of shapes is captured; every other shape runs
 eagerly. Each pass of the list runs eagerly first, because libraries that create handles or compile
 kernels at first use must not do so inside a capture (pytorch#99397). Then it runs as a graph over
-the same noise. Graphs are turned off if the results differ, or if a capture fails. If memory runs
-out, no further shape is captured.
+the same noise. If the results differ, or a capture fails, graphs are turned off: at load all, for
+rows that are allocated later those over these rows. If memory runs out, no further shape is
+captured.
 
 All graphs over a state share a memory pool. That is safe because they run one after the other and
 each result is copied out before the next pass. They share a capture stream that no other state
@@ -20,6 +21,7 @@ graphs over a state are dropped together, before the memory of the state is free
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +31,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whosaid.asr.engine.drafters import NEWEST, MedusaDrafter
+from whosaid.asr.engine.drafters import NEWEST, Drafter, MedusaDrafter
 from whosaid.asr.engine.graph_check import (
     Outcome,
     agree,
@@ -39,33 +41,33 @@ from whosaid.asr.engine.graph_check import (
     run_prefill,
     run_steps,
 )
-from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.prefill import PrefillBatch, prefill
+from whosaid.asr.engine.rows import PaddedSizes, StepShape
 from whosaid.asr.engine.runner import PendingResult, StepResult, StepRunner, collect
 from whosaid.asr.engine.speculative import decode_step
-from whosaid.asr.engine.state import DecodeState, StepShape, upload
+from whosaid.asr.engine.state import DecodeState
+from whosaid.asr.model.cuda_attention import CUDNN
 from whosaid.asr.model.encoder import AudioEncoder, Encoder
+from whosaid.asr.model.kv_cache import upload
+from whosaid.asr.model.logit_filters import LogitFilter
 from whosaid.runtime.errors import is_device_lost, is_out_of_memory
 
 logger = logging.getLogger("endpoint")
 
+_idle_streams: list[torch.cuda.Stream] = []  # that engines have left
 Pass = Callable[[int], Outcome]  # takes the seed of its noise
 
-SIZES = {
-    "rows": (1, 2, 4, 8, 16, 24, 48, 96, 128),
-    "positions": (128, 256, 512),  # of caches; no row of any Whisper reaches the last
-    "prompt": (8, 64, 256),  # without earlier text, with a few hotwords, with as much as fits
-    "guess": (0, 64, 256),  # guessed tokens: none, a live buffer's text, more
-}
 # Windows that one graph encodes, and rows that one graph prefills; more take several passes. The
 # largest encoder pass keeps its intermediate values in the graphs' memory (see docs/gpu.md).
 PASS_SIZES = (4, 2, 1)
-BEAM_ROWS = 4  # most rows of captured beam steps; few windows are decoded again
-DRAFTED_ROWS = 24  # most rows of captured steps with drafts, which pay for few rows
 TRIES = 2  # a near tie, also in a draft, does not recur with other noise
 ENCODERS = "encoders"  # owner of the encoders' graphs, which read no state
 HIGH_PRIORITY = -1  # of a stream; newer versions of torch replay kernels with their own priority
 SPARE_BYTES = 768 << 20  # of device memory kept free for requests
+
+
+class CaptureFailed(Exception):
+    """A capture failed; the device is usable."""
 
 
 class Captured(NamedTuple):
@@ -90,26 +92,34 @@ class GraphSet:
 class CudaGraphRunner(StepRunner):
     """Replays the graph of a pass if there is one, else runs the pass eagerly in the same shape."""
 
-    pipelined = True
+    on_cuda = True
+    sizes = PaddedSizes(
+        rows=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128),
+        positions=(128, 256, 512),  # no row of any Whisper reaches the last
+        prompt=(8, 64, 256),  # without earlier text, with a few hotwords, with as much as fits
+        guess=(0, 64, 256),  # none, a live buffer's text, more
+    )
     draft_lengths = (2, 4, 8)
+    drafted_rows = 24  # drafts were measured to pay up to there
     timed_drafts = (0, 2, 8)
     _before_step: torch.cuda.Event  # of the newest step
 
     def __init__(self, filters: LogitFilter, enabled: bool = True) -> None:
         super().__init__(filters)
         self.enabled = enabled
+        CUDNN.permit(enabled)
         self.planned = self.replayed = self.eager = 0  # graphs to capture; passes by kind
         self._sets: dict[Hashable, GraphSet] = {}
         self._capturing = False
         self._reading: torch.cuda.Stream | None = None
+        self._encoding: torch.cuda.Stream | None = None
+        self._streams: list[torch.cuda.Stream] = []  # this engine's, and those that are not in use
+        self._spare: list[torch.cuda.Stream] = []
+        weakref.finalize(self, _idle_streams.extend, self._streams).atexit = False
 
     @property
     def graph_count(self) -> int:
         return sum(len(each.graphs) for each in self._sets.values())
-
-    def padded(self, size: str, needed: int, most: int) -> int:
-        """Return the next of `SIZES[size]`, or `needed` itself beyond the largest."""
-        return min(most, next((each for each in SIZES[size] if each >= needed), needed))
 
     def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:
         return torch.cat(
@@ -121,9 +131,9 @@ class CudaGraphRunner(StepRunner):
 
     def prefill(self, state: DecodeState, places: Sequence[int], batch: PrefillBatch) -> Tensor:
         """Prefill a few rows per graph; their places are an input. Sampled rows, and prompts and
-        guesses of sizes outside SIZES, run eagerly.
+        guesses of sizes outside `sizes`, run eagerly.
         """
-        usual = batch.prompt_len in SIZES["prompt"] and batch.verified in SIZES["guess"]
+        usual = batch.prompt_len in self.sizes.prompt and batch.verified in self.sizes.guess
         if batch.sampled or not usual:
             return super().prefill(state, places, batch)
         at = torch.tensor(places, dtype=batch.numbers.dtype)[:, None]
@@ -162,12 +172,33 @@ class CudaGraphRunner(StepRunner):
 
     def beside_step(self) -> AbstractContextManager[object]:
         if self._reading is None:
-            self._reading = torch.cuda.Stream(priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
+            self._reading = self.stream()
         self._reading.wait_event(self._before_step)
         return torch.cuda.stream(self._reading)
 
+    @contextmanager
+    def encoding(self, ahead: bool = False) -> Iterator[None]:
+        current = torch.cuda.current_stream()
+        if self._encoding is None:
+            self._encoding = self.stream()
+            self._encoding.wait_stream(current)  # for the weights
+        with torch.cuda.stream(self._encoding):
+            yield
+        if not ahead:
+            current.wait_stream(self._encoding)
+
     def release(self, state: DecodeState) -> None:
-        self._sets.pop(_memory_of(state), None)
+        if (dropped := self._sets.pop(_memory_of(state), None)) is not None:
+            self._spare.append(dropped.stream)
+
+    def stream(self) -> torch.cuda.Stream:
+        """Return a stream for this engine's life, one that an earlier engine has left if there is
+        one: cuBLAS keeps a workspace for each.
+        """
+        if not _idle_streams:
+            _idle_streams.append(torch.cuda.Stream(priority=HIGH_PRIORITY))  # type: ignore[no-untyped-call]
+        self._streams.append(_idle_streams.pop())
+        return self._streams[-1]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -178,47 +209,71 @@ class CudaGraphRunner(StepRunner):
         finally:
             self.enabled = enabled
 
-    def disable(self, reason: str) -> None:
-        """Drop all graphs, run eagerly from now on, and log why."""
-        self._sets.clear()
-        if self.enabled:
-            self.enabled = False
-            logger.error("CUDA graphs are off, so decoding is slower: %s", reason)
-
     def prepare(self, state: DecodeState, encoder: Encoder) -> None:
-        kinds = [self._steps(state), self._prefills(state, encoder)]
-        if ENCODERS not in self._sets:
-            kinds.append(self._encoders(encoder))
-        passes = [each for kind in kinds for each in (kind if self.enabled else kind[:1])]
+        kinds, before = self.usual_passes(state, encoder), set(self._sets)
+        if ENCODERS in before:
+            del kinds["encoder"]
+        passes = [run for kind in kinds.values() for run in (kind if self.enabled else kind[:1])]
         self.planned += len(passes) * self.enabled
         fill_audio(state)
         try:
             done = self._compare(passes, state.rows.tokens.device)
+        except CaptureFailed as failed:
+            self._give_up(before, str(failed))
+            return
         finally:
             end_texts(state)
         if done < len(passes) and self.enabled:
             left = len(passes) - done
             logger.warning("memory is short: %d of %d CUDA graphs are left out", left, len(passes))
 
+    def _give_up(self, kept: set[Hashable], reason: str) -> None:
+        """Drop the graphs of other owners than `kept`, which then run eagerly, and log why. If none
+        are kept, nothing is captured any more.
+        """
+        for owner in set(self._sets) - kept:
+            self._streams.remove(self._sets.pop(owner).stream)  # which a failed capture has used
+        self.enabled = bool(kept)
+        lanes = " of one kind of rows" if kept else ""
+        logger.error("CUDA graphs%s are off, so decoding is slower: %s", lanes, reason)
+
+    def usual_passes(self, state: DecodeState, encoder: Encoder) -> dict[str, list[Pass]]:
+        """Return the passes to capture, by kind."""
+        return {
+            "step": self._steps(state),
+            "prefill": self._prefills(state, encoder),
+            "encoder": self._encoders(encoder),
+        }
+
     def _steps(self, state: DecodeState) -> list[Pass]:
         """Return steps of all usual shapes, most rows first: smaller graphs reuse their memory."""
-        most = state.capacity if state.beams is None else min(BEAM_ROWS, state.capacity)
-        longest = state.cache.max_len
+        most, longest = state.capacity, state.cache.max_len
         return [
             partial(run_steps, self, state.view(0, rows), shape)
-            for rows in sorted({min(each, most) for each in SIZES["rows"]}, reverse=True)
-            for kv_len in sorted({min(each, longest) for each in SIZES["positions"]})
-            for shape in usual_shapes(state.view(0, rows), kv_len, self.draft_lengths)
+            for rows in sorted({min(each, most) for each in self.sizes.rows}, reverse=True)
+            for kv_len in sorted({min(each, longest) for each in self.sizes.positions})
+            for shape in self._usual_shapes(state.drafter, rows, kv_len)
         ]
+
+    def _usual_shapes(self, drafter: Drafter | None, rows: int, kv_len: int) -> list[StepShape]:
+        """Return the step shapes to capture for one cache length, with drafts and without."""
+        plain, lengths = StepShape(0, 1, kv_len), self.draft_lengths
+        if drafter is None or rows > self.drafted_rows:
+            return [plain]
+        if not isinstance(drafter, MedusaDrafter):
+            return [*(StepShape(each, NEWEST, kv_len) for each in lengths), plain]
+        most = drafter.model.count
+        counts = [*([each for each in lengths if each <= most] or [most]), 0]
+        return [*(StepShape(each, 1, kv_len, followed=True) for each in counts), plain]
 
     def _prefills(self, state: DecodeState, encoder: Encoder) -> list[Pass]:
         many = [each for each in PASS_SIZES if each <= state.capacity]
-        guesses = SIZES["guess"] if state.beams is None else (0,)
+        guesses = self.sizes.guess if state.beams is None else (0,)
         run = partial(run_prefill, self, state, encoder)
         return [
             partial(run, (rows, prompt_len, verified, drafted))
             for drafted in sorted({False, state.drafter is not None})
-            for prompt_len in reversed(SIZES["prompt"])
+            for prompt_len in reversed(self.sizes.prompt)
             for verified in guesses
             if verified <= prompt_len
             for rows in ([1] if verified else many)
@@ -233,12 +288,11 @@ class CudaGraphRunner(StepRunner):
         ]
 
     def _compare(self, passes: list[Pass], device: torch.device) -> int:
-        """Capture passes and compare each with its eager run, until graphs are off or memory is
-        short. Return the number of passes that memory sufficed for.
+        """Capture passes and compare each with its eager run, until memory is short. Return the
+        number of passes that memory sufficed for. Raises CaptureFailed.
         """
-        enabled = self.enabled
         for number, run in enumerate(passes):
-            if enabled and torch.cuda.mem_get_info(device)[0] < SPARE_BYTES:
+            if self.enabled and torch.cuda.mem_get_info(device)[0] < SPARE_BYTES:
                 return number
             try:
                 agrees = any(self._agrees(run, seed) for seed in range(TRIES))
@@ -247,9 +301,7 @@ class CudaGraphRunner(StepRunner):
                     raise
                 return number
             if not agrees:
-                self.disable("a graph gave other results than the same pass run eagerly")
-            if self.enabled != enabled:
-                break
+                raise CaptureFailed("a graph gave other results than the same pass run eagerly")
         return len(passes)
 
     def _agrees(self, run: Pass, seed: int) -> bool:
@@ -290,13 +342,10 @@ class CudaGraphRunner(StepRunner):
 
     def _capture(
         self, owner: Hashable, key: Hashable, work: Callable[..., Tensor], inputs: Sequence[Tensor]
-    ) -> Captured | None:
-        """Capture `work`. If that fails, turn graphs off and return None; `work` can still run
-        eagerly, because a capture runs nothing. Raises out-of-memory errors and the error of a lost
-        device.
-        """
+    ) -> Captured:
+        """Capture `work`. Raises CaptureFailed and errors of memory or a lost device."""
         if owner not in self._sets:
-            stream = torch.cuda.Stream(priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
+            stream = self._spare.pop() if self._spare else self.stream()
             self._sets[owner] = GraphSet(stream, torch.cuda.graph_pool_handle())
         graphs, graph = self._sets[owner], torch.cuda.CUDAGraph()
         held = [
@@ -314,23 +363,9 @@ class CudaGraphRunner(StepRunner):
                 if is_out_of_memory(error) or (is_device_lost(error) and not refused):
                     raise
                 reason = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-            else:
-                captured = graphs.graphs[key] = Captured(graph, held, result)
-                return captured
-        self.disable(f"a capture failed: {reason}")
-        return None
-
-
-def usual_shapes(state: DecodeState, kv_len: int, lengths: Sequence[int]) -> list[StepShape]:
-    """Return the step shapes to capture for one cache length, with drafts and without."""
-    plain, drafter = StepShape(0, 1, kv_len), state.drafter
-    if drafter is None or state.capacity > DRAFTED_ROWS:
-        return [plain]
-    if not isinstance(drafter, MedusaDrafter):
-        return [*(StepShape(each, NEWEST, kv_len) for each in lengths), plain]
-    most = drafter.model.count
-    counts = [*([each for each in lengths if each <= most] or [most]), 0]
-    return [*(StepShape(each, 1, kv_len, followed=True) for each in counts), plain]
+                raise CaptureFailed(f"a capture failed: {reason}") from None
+        captured = graphs.graphs[key] = Captured(graph, held, result)
+        return captured
 
 
 def pass_sizes(count: int) -> list[int]:

@@ -12,19 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.engine.rows import SequenceState, StepShape
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.draft_heads import MedusaModel
 from whosaid.asr.model.encoder import EncoderOutput
 from whosaid.asr.model.kv_cache import KVCache, RowTensors
-
-if TYPE_CHECKING:
-    from whosaid.asr.engine.state import SequenceState, StepShape
 
 MAX_DRAFTS = 10  # in a step
 NEWEST = 2  # tokens that an assistant may not have read after a step with drafts

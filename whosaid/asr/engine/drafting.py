@@ -27,8 +27,9 @@ import numpy as np
 import torch
 
 from whosaid.asr.engine.drafters import MAX_DRAFTS, NEWEST, DraftModel
-from whosaid.asr.engine.request import DecodeOptions
-from whosaid.asr.engine.state import StateMemory, StepShape
+from whosaid.asr.engine.memory import StateMemory
+from whosaid.asr.engine.request import MAX_ROWS, DecodeOptions
+from whosaid.asr.engine.rows import StepShape, padded
 from whosaid.asr.model.draft_heads import MedusaModel
 from whosaid.asr.model.encoder import AudioWindow, Encoder
 from whosaid.runtime.errors import is_out_of_memory
@@ -55,12 +56,13 @@ UNTIMED_STEPS = 2
 
 
 class DraftPolicy:
-    """Decides how `model`, if any, drafts for the rows of one batch, at most `most` tokens a step.
-    A model that `follows` takes its state from the main model's passes instead of reading tokens.
+    """Decides how `model`, if any, drafts for the rows of one batch, at most `most` tokens a step,
+    and none in steps of more than `most_rows` rows. A model that `follows` takes its state from the
+    main model's passes instead of reading tokens.
     """
 
-    def __init__(self, model: DraftModel | None) -> None:
-        self.model = model
+    def __init__(self, model: DraftModel | None, most_rows: int = MAX_ROWS) -> None:
+        self.model, self.most_rows = model, most_rows
         heads = model if isinstance(model, MedusaModel) else None
         self.follows = heads is not None
         self.most = 0 if model is None else min(MAX_DRAFTS, heads.count) if heads else MAX_DRAFTS
@@ -72,7 +74,7 @@ class DraftPolicy:
         """Return whether to draft for `new` windows with these options, in a batch of `rows` rows.
         The estimates of `drafting`, None if nothing was measured, decay if drafts do not pay.
         """
-        if not options.assisted or self.model is None:
+        if not options.assisted or self.model is None or rows > self.most_rows:
             return False
         if options.drafts is not None:
             return options.drafts > 0
@@ -85,6 +87,8 @@ class DraftPolicy:
         self, draftable: Sequence[DecodeOptions], drafting: DraftLength | None, rows: int
     ) -> int:
         """Return how many tokens to draft if the options of the draftable rows are `draftable`."""
+        if rows > self.most_rows:
+            return 0
         fixed = [each.drafts for each in draftable if each.drafts is not None]
         if len(fixed) < len(draftable) and drafting is not None:
             fixed.append(drafting.choose(rows, len(draftable)))
@@ -237,7 +241,7 @@ def measured_drafting(memory: StateMemory, encoder: Encoder) -> DraftLength | No
         if not is_out_of_memory(error):
             raise
     finally:
-        if not runner.pipelined:
+        if not runner.on_cuda:
             memory.release()
     logger.warning("memory ran out while timing steps: nothing will be drafted")
     memory.release()
@@ -253,7 +257,7 @@ def _time_preparing(memory: StateMemory, encoder: Encoder) -> float:
     tokens = torch.zeros(1, TIMED_PROMPT, dtype=torch.long, device=encoded.device)
     positions = torch.arange(TIMED_PROMPT, device=encoded.device)[None]
     silence = AudioWindow(np.zeros(SAMPLE_RATE, np.float32), encoded)
-    shape = StepShape(0, 1, runner.padded("positions", TIMED_KV_LEN, view.cache.max_len))
+    shape = StepShape(0, 1, padded(TIMED_KV_LEN, runner.sizes.positions, view.cache.max_len))
     least = math.inf
     for _ in range(UNTIMED_STEPS + 1):
         started = time.perf_counter()
@@ -271,11 +275,11 @@ def _time_step(memory: StateMemory, follows: bool, rows: int, drafts: int) -> fl
     weights are in the processor's caches.
     """
     runner, state = memory.runner, memory.ensure_capacity(rows)
-    view = state.view(0, runner.padded("rows", rows, state.capacity))
-    kv_len = runner.padded("positions", TIMED_KV_LEN, state.cache.max_len)
+    view = state.view(0, padded(rows, runner.sizes.rows, state.capacity))
+    kv_len = padded(TIMED_KV_LEN, runner.sizes.positions, state.cache.max_len)
     followed = follows and drafts > 0
     shape = StepShape(drafts, NEWEST if drafts and not followed else 1, kv_len, followed=followed)
-    if runner.pipelined:
+    if runner.on_cuda:
         for _ in range(UNTIMED_STEPS):
             runner.launch(view, shape)()
     least, spent = math.inf, 0.0

@@ -16,7 +16,7 @@ the batches, and all sessions share their rows. An engine belongs to one thread,
 from __future__ import annotations
 
 import logging
-from collections import abc
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 
@@ -25,21 +25,23 @@ import torch
 from numpy.typing import NDArray
 
 from whosaid.asr.checkpoint.loading import WhisperModels
-from whosaid.asr.engine.batch import Batch, Batches, DecodeContext
-from whosaid.asr.engine.cuda_graphs import HIGH_PRIORITY, CudaGraphRunner
+from whosaid.asr.engine.batch import MAIN_LANE, Batch, Batches, DecodeContext
+from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
 from whosaid.asr.engine.drafters import draft_model
 from whosaid.asr.engine.drafting import measured_drafting
-from whosaid.asr.engine.logit_filters import LogitFilter
+from whosaid.asr.engine.memory import StateMemory
 from whosaid.asr.engine.prefill import LanguagePosterior, language_posterior
-from whosaid.asr.engine.request import DecodeOptions, Lane, Request, Sequence, Session
-from whosaid.asr.engine.results import ResultReader
+from whosaid.asr.engine.request import DEFAULT_ROWS, DecodeOptions, Request
+from whosaid.asr.engine.result_reader import ResultReader
 from whosaid.asr.engine.runner import StepRunner
 from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, Limits, Plan, Scheduler
-from whosaid.asr.engine.state import StateMemory
+from whosaid.asr.engine.sequence import DecodeSequence, Lane
+from whosaid.asr.engine.session import Session
 from whosaid.asr.model.cpu_threads import CpuThreads
 from whosaid.asr.model.decoder import Decoder, alignment_heads
 from whosaid.asr.model.draft_heads import HeadStack
 from whosaid.asr.model.encoder import AudioWindow, Encoder
+from whosaid.asr.model.logit_filters import LogitFilter
 from whosaid.errors import OutOfMemory
 from whosaid.runtime.errors import is_device_lost, is_out_of_memory
 
@@ -50,24 +52,26 @@ TOO_SMALL = "one window does not fit into the device's memory"
 
 class Engine:
     """Runs the plans of `scheduler` in `batches`, which make one for each new lane, and recovers
-    from failed steps. After a `lost` device the engine does no work.
+    from failed steps. Sessions have `default_rows` rows unless their options say otherwise, and
+    `drafted_rows` if something drafts for them. After a `lost` device the engine does no work.
     """
 
     def __init__(self, scheduler: Scheduler, batches: dict[Lane, Batch]) -> None:
         self.scheduler = scheduler
         self.batches = batches
+        self.default_rows = self.drafted_rows = DEFAULT_ROWS
         self.lost: Exception | None = None
 
     def session(self, options: DecodeOptions) -> Session:
-        return Session(self, options)
+        return Session(self, options, self.drafted_rows if options.assisted else self.default_rows)
 
-    def add(self, session: Session, requests: abc.Sequence[Request]) -> None:
+    def add(self, session: Session, requests: Sequence[Request]) -> None:
         """Queue requests of a session. Raises ValueError if a prefix does not suit its options."""
         if self.lost is not None:
             session.error = self.lost
             return
-        long_lanes = self.scheduler.long_lanes
-        self.scheduler.add([Sequence(session, each, long_lanes) for each in requests])
+        own_lanes = self.scheduler.own_lanes
+        self.scheduler.add([DecodeSequence(session, each, own_lanes) for each in requests])
 
     def step(self) -> int:
         """Do one unit of work; results wait at their sessions. Return the rows of a decoding step,
@@ -99,6 +103,8 @@ class Engine:
         finished = batch.step()
         for sequence, result in scheduler.stepped(plan, finished, scheduler.clock() - began):
             sequence.session.finished.append((sequence.request, result))
+        if ahead := scheduler.upcoming(plan.lane):
+            batch.encode_ahead(ahead)
         return rows
 
     def cancel(self, session: Session) -> None:
@@ -120,13 +126,14 @@ class Engine:
     # Failures
 
     def _recover(self, batch: Batch, error: Exception) -> None:
-        """Restart the batch from its queue, and:
+        """Queue the batch's sequences again, and:
 
         - If the device is lost, fail every session.
-        - If memory ran out, release idle batches and try again, else try half the rows. A single
-          row waits until the rows of other batches have ended. If there are none, its session
-          fails, because one window does not fit.
-        - After another error, run the sessions of the step one by one. A session alone fails.
+        - If memory ran out, release the batch's memory and that of idle batches, and try again,
+          else try half the rows. A single row waits until the rows of other batches have ended. If
+          there are none, its session fails, because one window does not fit.
+        - After another error, run the sessions of the step one by one. A session alone fails. The
+          batch keeps its memory and graphs.
         """
         scheduler, lane = self.scheduler, batch.lane
         if is_device_lost(error):
@@ -134,9 +141,9 @@ class Engine:
             return
         suspects = scheduler.suspects(lane)
         sessions = dict.fromkeys(each.session for each in suspects)
-        rows = max(batch.attempted, batch.memory.capacity)
-        self._restart(batch)
         if isinstance(error, OutOfMemory):
+            rows = max(batch.attempted, batch.memory.capacity)
+            self._restart(batch)
             freed = self._release_idle()
             if rows > 1:
                 if not (freed and scheduler.try_again(lane)):
@@ -145,10 +152,13 @@ class Engine:
             if freed or scheduler.others_run(lane):
                 scheduler.wait_for_others(lane)
                 return
-        elif len(sessions) > 1:
-            logger.warning("a step failed: its %d sessions go on one by one", len(sessions))
-            scheduler.isolate(suspects)
-            return
+        else:
+            scheduler.requeue(lane)
+            self._evict(batch, [*batch.rows])
+            if len(sessions) > 1:
+                logger.warning("a step failed: its %d sessions go on one by one", len(sessions))
+                scheduler.isolate(suspects)
+                return
         for session in sessions:
             session.error = error
             self.cancel(session)
@@ -157,7 +167,7 @@ class Engine:
         self.scheduler.requeue(batch.lane)
         batch.clear()
 
-    def _evict(self, batch: Batch, sequences: list[Sequence]) -> None:
+    def _evict(self, batch: Batch, sequences: list[DecodeSequence]) -> None:
         """Free rows. If that fails, restart the batch; its next step shows the cause."""
         try:
             batch.evict(sequences)
@@ -221,17 +231,21 @@ class DecodeEngine(Engine):
         super().__init__(scheduler, batches)
         self._thread = get_ident()
         self._stream: torch.cuda.Stream | None = None
-        if not on_cpu:
-            stream = torch.cuda.Stream(models.device, priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
+        if isinstance(self.runner, CudaGraphRunner):
+            stream = self.runner.stream()
             stream.wait_stream(torch.cuda.current_stream(models.device))  # for the weights
             self._stream = stream
         with self.computing():
-            batches.prepare()
+            for lane, rows in batches.prepare().items():
+                scheduler.set_rows(lane, rows)
+                if lane == MAIN_LANE:
+                    self.default_rows = rows
+                    self.drafted_rows = min(rows, self.runner.drafted_rows)
             if self.draft_model is not None:
                 self.context.drafting = measured_drafting(self.memory, self.context.encoder)
         self.threads.restore()
 
-    def add(self, session: Session, requests: abc.Sequence[Request]) -> None:
+    def add(self, session: Session, requests: Sequence[Request]) -> None:
         self._check_thread()
         super().add(session, requests)
 
@@ -257,7 +271,8 @@ class DecodeEngine(Engine):
         with self.computing():
             while True:
                 try:
-                    encoded = self.context.encoder.encode([window], drafted=False).main
+                    with self.runner.encoding():
+                        encoded = self.context.encoder.encode([window], drafted=False).main
                     return language_posterior(self.main, encoded, self.models.special_tokens)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
@@ -266,7 +281,7 @@ class DecodeEngine(Engine):
                 self.make_room()
 
     @contextmanager
-    def computing(self) -> abc.Iterator[None]:
+    def computing(self) -> Iterator[None]:
         """Run the block on the engine's stream. Raises RuntimeError outside the engine's thread. On
         CUDA, work on another stream is in no order with the engine's.
         """
@@ -275,15 +290,13 @@ class DecodeEngine(Engine):
         with self._on_stream():
             yield
 
-    # For tests and benchmarks
-
-    def batch(self, num_beams: int) -> Batch:
-        return self.batches[Lane(num_beams)]
-
     @property
     def memory(self) -> StateMemory:
         """Return the memory of the greedy lane."""
         return self.batch(1).memory
+
+    def batch(self, num_beams: int) -> Batch:
+        return self.batches[Lane(num_beams)]
 
     # Inside
 

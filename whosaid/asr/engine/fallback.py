@@ -7,7 +7,7 @@ find most there of what they would find on all windows (docs/decoding.md has the
 
 The second text is kept, as openai/whisper keeps its last. Likelihood does not choose, because an
 unsure first text is often likelier than the better text of the beams. A first text that is
-complete, does not loop and has twice as many tokens is kept (`asr.engine.results`).
+complete, does not loop and has twice as many tokens is kept (`asr.engine.result_reader`).
 
 A loop has to be distinguished from words that a speaker repeats:
 
@@ -34,13 +34,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from whosaid.asr.engine.request import DecodeResult
+from whosaid.asr.engine.result import DecodeResult
 
 # Text tokens in a text's start, which can reject the text: about ten seconds of speech.
 START_TOKENS = 32
@@ -184,9 +183,7 @@ def ends_in_repetition(tokens: Sequence[int]) -> bool:
 
 
 def find_repetition(tokens: Sequence[int], begin: int = 0) -> Repetition | None:
-    """Return the first repetition in text `tokens` from `begin` on, up to its end; the shortest
-    period counts.
-    """
+    """Return the first repetition in text `tokens` from `begin` on, by its shortest period."""
     equal = [0] * (LONGEST_PERIOD + 1)  # newest tokens equal to those one period back
     for place in range(begin, len(tokens)):
         token = tokens[place]

@@ -5,13 +5,12 @@ libraries may choose another kernel on another stream, which rounds differently;
 tokens the other may then win. So log-probabilities may differ by `TOLERANCE`, and in half of the
 rows the tokens after a first token may differ. A wrong graph differs in most rows.
 
-Noise depends only on its position and a seed. It is written again before each run, which restores
+Noise is written again before each run, which restores
 what the last run changed, including the order of beams in the caches.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +18,10 @@ import torch
 from torch import Tensor
 
 from whosaid.asr.engine.prefill import PrefillBatch
+from whosaid.asr.engine.rows import BeamState, SequenceState, StepShape
 from whosaid.asr.engine.runner import StepRunner
-from whosaid.asr.engine.state import BeamState, DecodeState, SequenceState, StepShape
+from whosaid.asr.engine.state import DecodeState
+from whosaid.asr.model.cuda_attention import noise
 from whosaid.asr.model.encoder import AudioEncoder, Encoder, EncoderOutput
 from whosaid.timebase import SAMPLE_RATE
 
@@ -126,9 +127,8 @@ def fill_text(state: DecodeState, length: int, eos: int, seed: int) -> None:
         like = part.log_probs
         part.tokens.copy_((noise(like, like.shape, seed).abs() * eos).long())
     for cache in state.caches:
-        for number, each in enumerate((cache.keys, cache.values)):
-            _, places, _, positions, size = each.shape
-            each.copy_(noise(each, (1, places, 1, positions, size), seed + number))
+        _, places, both, _, positions, size = cache.text.shape
+        cache.text.copy_(noise(cache.text, (1, places, both, 1, positions, size), seed))
     for each in () if state.drafter is None else state.drafter.tensors:
         each.copy_(noise(each, each.shape, seed))
 
@@ -137,11 +137,6 @@ def end_texts(state: DecodeState) -> None:
     rows = state.rows
     for each in (rows.prompt_len, rows.length, rows.max_length, rows.finished):
         each.fill_(1)
-
-
-def noise(like: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
-    numbers = torch.arange(math.prod(shape), device=like.device, dtype=torch.float32)
-    return ((numbers * 12.9898 + seed).sin() * 43_758.5453).frac().to(like.dtype).view(shape)
 
 
 def _outcome(state: DecodeState, length: int, counts: Tensor) -> Outcome:

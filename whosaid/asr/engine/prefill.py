@@ -14,8 +14,8 @@ so CUDA can replay it as a graph.
 from __future__ import annotations
 
 import zlib
-from collections import abc
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,15 +25,14 @@ from torch import Tensor
 
 from whosaid.asr.checkpoint.special_tokens import SpecialTokens
 from whosaid.asr.engine.beam_search import begin_beams
-from whosaid.asr.engine.logit_filters import Choice, LogitFilter
-from whosaid.asr.engine.request import Sequence
+from whosaid.asr.engine.rows import PaddedSizes, SequenceState, padded
+from whosaid.asr.engine.sequence import DecodeSequence
 from whosaid.asr.engine.speculative import accept, count_agreed, sample_first
-from whosaid.asr.engine.state import DecodeState, SequenceState, upload
+from whosaid.asr.engine.state import DecodeState
 from whosaid.asr.model.decoder import Decoder, upcast
 from whosaid.asr.model.encoder import EncoderOutput
-
-if TYPE_CHECKING:
-    from whosaid.asr.engine.runner import StepRunner
+from whosaid.asr.model.kv_cache import upload
+from whosaid.asr.model.logit_filters import Choice, LogitFilter
 
 # Positions whose scores over the vocabulary are held at once.
 VERIFIED_AT_ONCE = 32
@@ -54,17 +53,17 @@ class PrefillBatch(NamedTuple):
     verified: int = 0  # guessed tokens: at least the longest guess
     drafted: bool = False  # whether the drafter reads the prompts and the audio too
     forgotten: int = 0  # positions to zero, which earlier texts may have written
-    uniform: abc.Sequence[Tensor | None] = ()
+    uniform: Sequence[Tensor | None] = ()
 
     @classmethod
     def of(
         cls,
-        sequences: abc.Sequence[Sequence],
+        sequences: Sequence[DecodeSequence],
         encoded: EncoderOutput,
         state: DecodeState,
-        runner: StepRunner,
+        sizes: PaddedSizes,
     ) -> PrefillBatch:
-        """Return the batch of entering sequences, padded to the sizes that `runner` runs."""
+        """Return the batch of entering sequences, padded to `sizes`."""
         max_len, longest = state.cache.max_len, state.decoder.max_positions
         limits = [most_tokens(each, longest) for each in sequences]
         guesses = [
@@ -72,7 +71,7 @@ class PrefillBatch(NamedTuple):
             for each, most in zip(sequences, limits, strict=True)
         ]
         read = [(*each.prompt, *guess) for each, guess in zip(sequences, guesses, strict=True)]
-        prompt_len = runner.padded("prompt", max(map(len, read)), max_len)
+        prompt_len = padded(max(map(len, read)), sizes.prompt, max_len)
         numbers, random = [], []
         for each, most, guess, tokens in zip(sequences, limits, guesses, read, strict=True):
             length, temperature = len(each.prompt), each.options.temperature
@@ -86,7 +85,7 @@ class PrefillBatch(NamedTuple):
             torch.tensor(numbers, dtype=torch.float64),  # exact for every id
             encoded,
             prompt_len,
-            verified=runner.padded("guess", max(map(len, guesses)), max_len),
+            verified=padded(max(map(len, guesses)), sizes.guess, max_len),
             drafted=any(each.drafted for each in sequences),
             uniform=random,
         )
@@ -110,7 +109,7 @@ class PrefillBatch(NamedTuple):
         return some._replace(uniform=self.uniform[rows])
 
 
-def most_tokens(sequence: Sequence, max_positions: int) -> int:
+def most_tokens(sequence: DecodeSequence, max_positions: int) -> int:
     """Return the most tokens of a text, prompt included."""
     wanted = sequence.request.max_tokens
     return max_positions if wanted is None else min(max_positions, len(sequence.prompt) + wanted)
@@ -146,8 +145,7 @@ def init_rows(batch: PrefillBatch, rows: SequenceState) -> tuple[Tensor, Tensor]
     for row, random in enumerate(batch.uniform):
         if random is not None:
             rows.uniform[row, : len(random)] = upload(random, device)
-    for counter in (rows.finished, rows.accepted, rows.drafted):
-        counter.zero_()
+    rows.finished.zero_()
     return guessed, given
 
 

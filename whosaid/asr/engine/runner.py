@@ -2,7 +2,7 @@
 
 One transfer a step carries everything that the host needs. On the CPU it is read at once. A CUDA
 device is still computing when the host asks, so there a step's result is read after the next step
-was launched (`pipelined`). Rows that had finished are masked out of that step.
+was launched. Rows that had finished are masked out of that step.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.prefill import PrefillBatch, prefill
+from whosaid.asr.engine.request import MAX_ROWS
+from whosaid.asr.engine.rows import PaddedSizes, SequenceState, StepShape
 from whosaid.asr.engine.speculative import decode_step
-from whosaid.asr.engine.state import DecodeState, SequenceState, StepShape
+from whosaid.asr.engine.state import DecodeState
 from whosaid.asr.model.encoder import AudioEncoder, Encoder
+from whosaid.asr.model.logit_filters import LogitFilter
 
 
 class StepResult(NamedTuple):
-    """Each row after a step; `accepted` and `drafted` count the tokens of this step."""
+    """Each row after a step; `accepted` and `drafted` count the tokens of a step with drafts."""
 
     length: list[int]
     finished: list[int]
@@ -35,24 +37,16 @@ PendingResult = Callable[[], StepResult]
 
 
 class StepRunner:
-    """Encodes windows, prefills rows and runs steps under the rules of `filters`, operation by
-    operation, in exact shapes.
+    """Encodes windows, prefills rows and runs steps under the rules of `filters`, eagerly."""
 
-    `pipelined` means that a step's result is read after the next step was launched. `draft_lengths`
-    are the numbers of drafts worth trying. The costs of `timed_drafts` are measured: none, few and
-    many.
-    """
-
-    pipelined = False
-    draft_lengths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 10)
-    timed_drafts = (0, 1, 6)
+    on_cuda = False
+    sizes = PaddedSizes()
+    draft_lengths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 10)  # numbers of drafts worth trying
+    timed_drafts = (0, 1, 6)  # none, few and many
+    drafted_rows = MAX_ROWS  # with more rows a step drafts nothing
 
     def __init__(self, filters: LogitFilter) -> None:
         self.filters = filters
-
-    def padded(self, size: str, needed: int, most: int) -> int:
-        """Return the size to run with for `needed`; `size` is a key of `cuda_graphs.SIZES`."""
-        return min(most, needed)
 
     def prepare(self, state: DecodeState, encoder: Encoder) -> None:
         """Prepare passes over a new state; nothing to do without graphs."""
@@ -79,13 +73,16 @@ class StepRunner:
         """Run the block's work beside the newest step, after what was launched before it."""
         return nullcontext()
 
+    def encoding(self, ahead: bool = False) -> AbstractContextManager[object]:
+        """Encode within the block, which follows earlier ones. Work queued before may still run;
+        later work waits for the block unless it is `ahead` of its use.
+        """
+        return nullcontext()
+
     def release(self, state: DecodeState) -> None:
         """Drop what uses a state's memory; call this before the memory is freed."""
 
 
 def collect(rows: SequenceState) -> Tensor:
-    """Return a StepResult as one device tensor (4, rows), and reset the counts of drafts."""
-    stacked = torch.stack((rows.length, rows.finished.long(), rows.accepted, rows.drafted))
-    rows.accepted.zero_()
-    rows.drafted.zero_()
-    return stacked
+    """Return a StepResult as one device tensor (4, rows)."""
+    return torch.stack((rows.length, rows.finished.long(), rows.accepted, rows.drafted))

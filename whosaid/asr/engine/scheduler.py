@@ -1,20 +1,22 @@
 """Chooses what is decoded next among waiting and running sequences, without a device.
 
 The engine does one unit of work at a time: it lets windows of a lane into rows, or it takes a step
-of a lane's batch. `runtime.turns` chooses the class of the unit (live, short or long recordings),
-then the part of the class (entering or stepping). Within a part lanes take turns. Within a lane the
-session with the fewest rows is next; among equals, the session that was served longest ago. So a
-short recording waits until one row is free, not until a long one has ended, and no running row is
-interrupted.
+of a lane's batch. `scheduling.fair_shares` chooses the unit's class (live, short or long
+recordings), then the part of the class (entering or stepping). Within a part lanes take turns.
+Within a lane the session with the fewest rows is next; among equals, the session that was served
+longest ago. So a short recording waits until one row is free, not until a long one has ended, and
+no running row is interrupted.
 
 All rows of a step are alike, so each number of beams has a lane, with a queue and a batch. A window
 whose text was rejected moves to the lane of more beams, at the front of its session's queue. There
 it waits a while for other windows of its session that may follow, because rows cost least together.
 
 A step on a CPU takes longer the more rows it has, so a shared engine gives long recordings lanes of
-their own there. On a GPU they share the rows of short ones and leave a quarter of them free. Work
-is charged by the seconds of `clock`. On CUDA the host does not wait for the device, so steps are
-counted instead: a step of any batch costs one, and entering a window costs WINDOW_STEPS.
+their own there, and live windows have one. On a GPU all share rows, whose graphs are captured at
+load: long recordings leave a quarter of the rows free, and while somebody speaks, all recordings
+leave an eighth. Work is charged by the seconds of `clock`. On CUDA the host does not wait for the
+device, so steps are counted instead: a step of any batch costs one, and entering a window costs
+WINDOW_STEPS.
 """
 
 from __future__ import annotations
@@ -23,14 +25,18 @@ import heapq
 import logging
 import math
 import time
-from collections import Counter, abc, defaultdict, deque
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import chain, count
+from itertools import chain, count, islice, zip_longest
 from typing import NamedTuple
 
-from whosaid.asr.engine.request import MAX_ROWS, DecodeResult, Lane, Sequence, Session
-from whosaid.runtime.turns import WORK_WEIGHTS, Turns, Work
+from whosaid.asr.engine.request import MAX_ROWS, Share
+from whosaid.asr.engine.result import DecodeResult
+from whosaid.asr.engine.sequence import LIVE_ALONE, DecodeSequence, Lane
+from whosaid.asr.engine.session import Session
+from whosaid.scheduling.fair_shares import WORK_WEIGHTS, FairShares, WorkClass
 
 logger = logging.getLogger("endpoint")
 
@@ -38,6 +44,7 @@ MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
 # Encoding pauses after so long if other clients are there or may come. A CPU encodes windows one by
 # one, and at least one. A step of whisper-base takes a few hundredths of a second.
 HOLD_SECONDS = 0.1
+ENCODED_AHEAD = 4  # windows on CUDA, beside steps
 LONG_TOGETHER = 4  # windows of long recordings that enter at once, while a short one may come
 # Steps of greedy rows for which a rejected text waits for others of its session.
 GATHERING_STEPS = 64
@@ -52,7 +59,9 @@ WINDOW_STEPS, STEP_SECONDS = 8, 0.003
 # newcomers enter, and clients that leave take about as much as clients that stay.
 IN_VAIN = 18
 
-Finished = tuple[Sequence, DecodeResult]
+CPU_ROWS = 32  # more rows cost a client of a shared CPU more time than they save
+
+Finished = tuple[DecodeSequence, DecodeResult]
 
 
 class Part(Enum):
@@ -69,9 +78,11 @@ PART_WEIGHTS = {Part.CALLER: 3.0, Part.ENTER: 3.0, Part.STEP: 1.0}
 
 @dataclass(frozen=True)
 class Limits:
-    """At most `max_rows` rows run in a batch; other clients may come to a `shared` engine."""
+    """At most `max_rows` rows run in a batch, by default as many as its lane has, or CPU_ROWS on a
+    CPU that clients share; other clients may come to a `shared` engine.
+    """
 
-    max_rows: int = MAX_ROWS
+    max_rows: int | None = None
     shared: bool = False
 
 
@@ -84,8 +95,8 @@ class Plan(NamedTuple):
     """
 
     lane: Lane
-    work: Work
-    entering: list[Sequence]
+    work: WorkClass
+    entering: list[DecodeSequence]
     rows: int
     until: float = math.inf
 
@@ -97,17 +108,18 @@ class Plan(NamedTuple):
 @dataclass
 class LaneQueue:
     """The sequences of a lane: `waiting` by class and session, `entering` rows now, or `running`.
-    At most `most` rows are tried. A `full` batch accepted no sequence the last time. A lane that
-    `failed` was tried again with as many rows.
+    It has `rows` rows, of which at most `most` are tried. A `full` batch accepted no sequence the
+    last time. A lane that `failed` was tried again with as many rows.
     """
 
     lane: Lane
+    rows: int = MAX_ROWS
     most: int = MAX_ROWS
-    waiting: dict[Work, dict[Session, deque[Sequence]]] = field(
+    waiting: dict[WorkClass, dict[Session, deque[DecodeSequence]]] = field(
         default_factory=lambda: defaultdict(dict)
     )
-    entering: list[Sequence] = field(default_factory=list)
-    running: dict[Sequence, None] = field(default_factory=dict)
+    entering: list[DecodeSequence] = field(default_factory=list)
+    running: dict[DecodeSequence, None] = field(default_factory=dict)
     full: bool = False
     failed: bool = False
     isolates: bool = False
@@ -115,23 +127,21 @@ class LaneQueue:
     steps_since_failure: int = 0
     served: dict[Part, int] = field(default_factory=lambda: dict.fromkeys(Part, 0))
 
-    def __iter__(self) -> abc.Iterator[Sequence]:
+    def __iter__(self) -> Iterator[DecodeSequence]:
         yield from self.running
         for queues in self.waiting.values():
             yield from chain.from_iterable(queues.values())
 
     @property
-    def work(self) -> Work:
+    def work(self) -> WorkClass:
         works = {each.work for each in self.running}
-        return next(each for each in Work if each in works)
+        return next(each for each in WorkClass if each in works)
 
     def runs(self, session: Session) -> bool:
         return any(each.session is session for each in self.running)
 
-    def allowed(self, work: Work) -> abc.Iterator[tuple[Session, abc.Sequence[Sequence]]]:
-        """Yield the sequences that may enter, by session; only one session while a failed step
-        repeats.
-        """
+    def allowed(self, work: WorkClass) -> Iterator[tuple[Session, Sequence[DecodeSequence]]]:
+        """Yield sequences that may enter, by session; one session while a failed step repeats."""
         isolated = next((each for each in self if each.isolated), None) if self.isolates else None
         self.isolates = isolated is not None
         for session, waiting in self.waiting[work].items():
@@ -143,14 +153,14 @@ class LaneQueue:
             ):
                 yield session, first
 
-    def add(self, sequence: Sequence, front: bool = False) -> None:
+    def add(self, sequence: DecodeSequence, front: bool = False) -> None:
         queue = self.waiting[sequence.work].setdefault(sequence.session, deque())
         if front:
             queue.appendleft(sequence)
         else:
             queue.append(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: DecodeSequence) -> None:
         queues = self.waiting[sequence.work]
         queues[sequence.session].remove(sequence)
         if not queues[sequence.session]:
@@ -167,10 +177,13 @@ class Scheduler:
         clock does not measure the device's time.
         """
         self.limits, self.clock = limits, time.perf_counter
-        self.long_lanes = limits.shared and rows_cost
+        self.own_lanes = frozenset[WorkClass]() if counts_steps else LIVE_ALONE
+        if limits.shared and rows_cost:
+            self.own_lanes |= {WorkClass.LONG}
+        self.max_rows = limits.max_rows or (CPU_ROWS if limits.shared and rows_cost else MAX_ROWS)
         self._counts_steps = counts_steps
-        self._turns = Turns(WORK_WEIGHTS)
-        self._parts = {work: Turns(PART_WEIGHTS) for work in Work}
+        self._turns = FairShares(WORK_WEIGHTS)
+        self._parts = {work: FairShares(PART_WEIGHTS) for work in WorkClass}
         self._queues: dict[Lane, LaneQueue] = {}
         self._windows: Counter[Session] = Counter()  # waiting or running
         self._served = count(1)  # numbers rows given and lanes served
@@ -191,6 +204,12 @@ class Scheduler:
     @property
     def running(self) -> int:
         return sum(len(each.running) for each in self._queues.values())
+
+    @property
+    def capacity(self) -> int:
+        """Return the rows of the largest lane used so far."""
+        most = [min(each.rows, each.most) for each in list(self._queues.values())]
+        return min(self.max_rows, max(most, default=MAX_ROWS))
 
     @property
     def sessions(self) -> list[Session]:
@@ -218,22 +237,40 @@ class Scheduler:
         queue.entering = encoded_together(unit.entering)[:most]
         return unit._replace(entering=queue.entering, until=self.clock() + hold)
 
-    def callers_turn(self, callers: abc.Collection[Work]) -> Work | None:
+    def upcoming(self, lane: Lane) -> list[DecodeSequence]:
+        """Return the next windows of a lane, to be encoded beside its steps. There are none on a
+        CPU, or while the first of all has an encoder output.
+        """
+        if not self._counts_steps:
+            return []
+        waiting = self._queue(lane).waiting.values()
+        sessions = chain.from_iterable(each.values() for each in waiting)
+        turns = chain.from_iterable(zip_longest(*sessions))
+        soon = [*islice(filter(None, turns), ENCODED_AHEAD)]
+        if not soon or soon[0].encoded is not None:
+            return []
+        return [each for each in soon if each.encoded is None and each.request.target is None]
+
+    def callers_turn(self, callers: Collection[WorkClass]) -> WorkClass | None:
         """Return the class in which the caller takes a small step before the next unit, if any."""
-        if Work.LIVE in callers:
+        if WorkClass.LIVE in callers:
             self._note_live()
         work, part, _ = self._next_turn(callers)
         return work if part is Part.CALLER else None
 
+    def set_rows(self, lane: Lane, rows: int) -> None:
+        """Note how many rows a lane's batch can have."""
+        self._queue(lane).rows = rows
+
     # Events
 
-    def add(self, sequences: abc.Sequence[Sequence]) -> None:
+    def add(self, sequences: Sequence[DecodeSequence]) -> None:
         for each in sequences:
             if each.session not in self._windows:
                 each.session.served = next(self._served)
             self._windows[each.session] += 1
             self._queue(each.lane).add(each)
-            if each.lane.live:
+            if each.work is WorkClass.LIVE:
                 self._note_live()
 
     def entered(self, plan: Plan, entered: int, seconds: float) -> None:
@@ -249,9 +286,7 @@ class Scheduler:
             each.session.served = next(self._served)
         self._charge(plan.work, Part.ENTER, cost * entered)
 
-    def stepped(
-        self, plan: Plan, finished: abc.Sequence[Finished], seconds: float
-    ) -> list[Finished]:
+    def stepped(self, plan: Plan, finished: Sequence[Finished], seconds: float) -> list[Finished]:
         """Note a step. Return the sequences that are done; rejected texts are queued again."""
         queue = self._queues[plan.lane]
         queue.steps += 1
@@ -259,10 +294,10 @@ class Scheduler:
         queue.steps_since_failure += 1
         if queue.steps_since_failure >= RESTORING_STEPS:
             queue.most = MAX_ROWS
-        if plan.lane.live:
+        if plan.work is WorkClass.LIVE:
             self._note_live()
         self._charge(plan.work, Part.STEP, 1.0 if self._counts_steps else seconds)
-        done, retried = list[Finished](), list[Sequence]()
+        done, retried = list[Finished](), list[DecodeSequence]()
         for sequence, result in finished:
             del queue.running[sequence]
             fallback = sequence.options.fallback
@@ -282,9 +317,9 @@ class Scheduler:
             self._starved.pop(queue.lane, None)
         return done
 
-    def cancel(self, session: Session) -> dict[Lane, list[Sequence]]:
+    def cancel(self, session: Session) -> dict[Lane, list[DecodeSequence]]:
         """Forget the sequences of a session. Return those that were in rows, by lane."""
-        rows = defaultdict[Lane, list[Sequence]](list)
+        rows = defaultdict[Lane, list[DecodeSequence]](list)
         for queue in self._queues.values():
             for each in [each for each in queue if each.session is session]:
                 if each in queue.running:
@@ -299,13 +334,13 @@ class Scheduler:
         self._rows_are_free()
         return rows
 
-    def charge_caller(self, work: Work, seconds: float) -> float:
+    def charge_caller(self, work: WorkClass, seconds: float) -> float:
         """Charge a small step of the caller. Return its cost."""
         cost = seconds / STEP_SECONDS if self._counts_steps else seconds
         self._charge(work, Part.CALLER, cost)
         return cost
 
-    def charge_in_vain(self, work: Work, part: Part, cost: float) -> None:
+    def charge_in_vain(self, work: WorkClass, part: Part, cost: float) -> None:
         """Charge again the work for a client that has left. Only one or two are charged at a time,
         so that many that leave at once do not keep newcomers waiting.
         """
@@ -315,7 +350,7 @@ class Scheduler:
 
     # After a failure
 
-    def suspects(self, lane: Lane) -> list[Sequence]:
+    def suspects(self, lane: Lane) -> list[DecodeSequence]:
         """Return the sequences of a lane's failed unit."""
         queue = self._queues[lane]
         return [*queue.running, *queue.entering]
@@ -328,7 +363,7 @@ class Scheduler:
         queue.running, queue.entering = {}, []
         self._rows_are_free()
 
-    def isolate(self, sequences: abc.Iterable[Sequence]) -> None:
+    def isolate(self, sequences: Iterable[DecodeSequence]) -> None:
         """Run the sequences of a failed step first in their lane, session by session. The session
         at fault fails again alone, and harms no other.
         """
@@ -361,11 +396,16 @@ class Scheduler:
     def _note_live(self) -> None:
         self._live_until = self.clock() + LIVE_LINGERS
 
-    def _charge(self, work: Work, part: Part, cost: float) -> None:
+    @property
+    def _speaks(self) -> bool:
+        """Return whether a live window is decoded or may come soon."""
+        return self.clock() < self._live_until
+
+    def _charge(self, work: WorkClass, part: Part, cost: float) -> None:
         self._turns.charge(work, cost)
         self._parts[work].charge(part, cost)
 
-    def _forget(self, sequence: Sequence) -> None:
+    def _forget(self, sequence: DecodeSequence) -> None:
         self._windows[sequence.session] -= 1
         if not self._windows[sequence.session]:
             del self._windows[sequence.session]
@@ -374,7 +414,9 @@ class Scheduler:
         for queue in self._queues.values():
             queue.full = False
 
-    def _next_turn(self, callers: abc.Collection[Work]) -> tuple[Work | None, Part, list[Plan]]:
+    def _next_turn(
+        self, callers: Collection[WorkClass]
+    ) -> tuple[WorkClass | None, Part, list[Plan]]:
         """Return the class and part of the next turn, and the engine's units for it."""
         units = list(self._units())
         work = self._turns.next({*callers, *(each.work for each in units)})
@@ -390,16 +432,16 @@ class Scheduler:
         assert part is not None
         return work, part, [each for each in units if each.part is part]
 
-    def _unit_size(self, work: Work) -> tuple[int, float]:
+    def _unit_size(self, work: WorkClass) -> tuple[int, float]:
         """Return the most windows that may enter in one unit, and the seconds of encoding."""
-        if work is not Work.LIVE and self.clock() < self._live_until:
+        if work is not WorkClass.LIVE and self._speaks:
             return 1, 0.0
         others = len(self._windows) > 1
-        if work is Work.LONG and others:
+        if work is WorkClass.LONG and others:
             return LONG_TOGETHER, 0.0
         return MAX_ENCODER_BATCH, HOLD_SECONDS if self.limits.shared or others else math.inf
 
-    def _units(self) -> abc.Iterator[Plan]:
+    def _units(self) -> Iterator[Plan]:
         """Yield each unit that a lane could do next, with all sequences that could enter."""
         rows = Counter(each.session for queue in self._queues.values() for each in queue.running)
         for queue in self._queues.values():
@@ -407,7 +449,7 @@ class Scheduler:
             if running:
                 yield Plan(queue.lane, queue.work, [], running)
             if self._may_enter(queue):
-                for work in Work:
+                for work in WorkClass:
                     eligible = self._eligible(queue, work, rows)
                     if eligible:
                         yield Plan(queue.lane, work, eligible, running + len(eligible))
@@ -418,36 +460,55 @@ class Scheduler:
         alone = first is None or (first == queue.lane and not self.running)
         return alone and not queue.full
 
-    def _eligible(self, queue: LaneQueue, work: Work, rows: Counter[Session]) -> list[Sequence]:
+    def _eligible(
+        self, queue: LaneQueue, work: WorkClass, rows: Counter[Session]
+    ) -> list[DecodeSequence]:
         """Return the next waiting sequences of a class, as far as there are free rows. `rows`
         counts the rows of each session; a session's own sequences keep their order.
         """
         free = self._free_rows(queue, work)
         if free <= 0 or not queue.waiting[work]:
             return []
-        # (rows, when served last, tie-breaker, session, its sequences)
-        order: list[tuple[int, float, int, Session, abc.Iterator[Sequence]]] = [
-            (rows[session], session.served, number, session, iter(waiting))
+        shares = Counter[Share | Session]()
+        for session, number in rows.items():
+            shares[session.options.share or session] += number
+
+        def level(session: Session) -> float:
+            share = session.options.share
+            return shares[share or session] / (share.weight if share else 1)
+
+        # (level, rows, when served last, tie-breaker, session, its sequences)
+        order: list[tuple[float, int, float, int, Session, Iterator[DecodeSequence]]] = [
+            (level(session), rows[session], session.served, number, session, iter(waiting))
             for number, (session, waiting) in enumerate(queue.allowed(work))
             if queue.lane.num_beams == 1 or not self._gathers(queue, session, waiting)
         ]
         heapq.heapify(order)
-        chosen = list[Sequence]()
+        chosen = list[DecodeSequence]()
         while order and len(chosen) < free:
-            taken, *_, session, waiting = heapq.heappop(order)
-            if taken < session.options.batch_size and (sequence := next(waiting, None)):
+            before, taken, served, number, session, waiting = heapq.heappop(order)
+            if (now := level(session)) > before:  # another session of its share was chosen
+                heapq.heappush(order, (now, taken, served, number, session, waiting))
+            elif taken < session.most_rows and (sequence := next(waiting, None)):
                 chosen.append(sequence)
-                heapq.heappush(order, (taken + 1, math.inf, len(chosen), session, waiting))
+                shares[session.options.share or session] += 1
+                after = level(session), taken + 1, math.inf, len(chosen), session, waiting
+                heapq.heappush(order, after)
         return chosen
 
-    def _free_rows(self, queue: LaneQueue, work: Work) -> int:
-        most = min(self.limits.max_rows, queue.most)
+    def _free_rows(self, queue: LaneQueue, work: WorkClass) -> int:
+        most = min(self.max_rows, queue.rows, queue.most)
         free = most - len(queue.running)
-        if work is Work.LONG and self.limits.shared and not queue.lane.long:
+        if work is WorkClass.LONG and self.limits.shared and WorkClass.LONG not in self.own_lanes:
             free = min(free, most - most // 4 - sum(each.work is work for each in queue.running))
+        if work is not WorkClass.LIVE and self._speaks and WorkClass.LIVE not in self.own_lanes:
+            others = sum(each.work is not WorkClass.LIVE for each in queue.running)
+            free = min(free, most - most // 8 - others)
         return free
 
-    def _gathers(self, queue: LaneQueue, session: Session, waiting: abc.Sequence[Sequence]) -> bool:
+    def _gathers(
+        self, queue: LaneQueue, session: Session, waiting: Sequence[DecodeSequence]
+    ) -> bool:
         """Return whether rejected texts wait for others that the session's greedy rows may produce.
         If some of them run again already, the rest do not wait, to share the most steps.
         """
@@ -463,7 +524,7 @@ def _plain(lane: Lane) -> Lane:
     return lane._replace(num_beams=1)
 
 
-def encoded_together(sequences: list[Sequence]) -> list[Sequence]:
+def encoded_together(sequences: list[DecodeSequence]) -> list[DecodeSequence]:
     """Return the sequences whose drafts are prepared like those of the first."""
     kinds = [(bool(each.options.assisted), each.options.drafts) for each in sequences]
     return [each for each, kind in zip(sequences, kinds, strict=True) if kind == kinds[0]]

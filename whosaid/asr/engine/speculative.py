@@ -26,8 +26,9 @@ from torch import Tensor
 
 from whosaid.asr.engine.beam_search import beam_step
 from whosaid.asr.engine.drafters import Drafter, MedusaDrafter
-from whosaid.asr.engine.logit_filters import Choice, LogitFilter
-from whosaid.asr.engine.state import DecodeState, SequenceState, StepShape
+from whosaid.asr.engine.rows import SequenceState, StepShape
+from whosaid.asr.engine.state import DecodeState
+from whosaid.asr.model.logit_filters import Choice, LogitFilter
 
 
 def decode_step(state: DecodeState, filters: LogitFilter, shape: StepShape) -> None:
@@ -84,14 +85,16 @@ def sample_first(
 
 
 def count_accepted(rows: SequenceState, choice: Choice, ends: Tensor) -> Tensor:
-    """Return how many drafted tokens of each row equal the main model's choices, (rows,), and add
-    to the rows' counts of accepted and drafted tokens.
+    """Return how many drafted tokens of each row equal the main model's choices, (rows,), and write
+    the rows' counts of accepted and drafted tokens.
     """
     drafts = choice.tokens.shape[1] - 1
+    if not drafts:
+        return torch.zeros_like(rows.length)
     accepted = count_agreed(rows, choice, ends, rows.draftable[:, None])
     counted = rows.draftable & ~rows.finished
-    rows.accepted.add_(accepted * counted)
-    rows.drafted.add_((accepted + 1).clamp(max=drafts) * counted)
+    rows.accepted.copy_(accepted * counted)
+    rows.drafted.copy_((accepted + 1).clamp(max=drafts) * counted)
     return accepted
 
 
@@ -103,7 +106,7 @@ def count_agreed(rows: SequenceState, choice: Choice, ends: Tensor, drafted: Ten
     """
     drafts = choice.tokens.shape[1] - 1
     agreed = choice.tokens[:, :drafts] == rows.tokens.gather(1, ends[:, :drafts])
-    return (agreed & drafted).long().cumprod(dim=1).sum(dim=1)
+    return (agreed & drafted).cumprod(dim=1).sum(dim=1)
 
 
 def accept(rows: SequenceState, choice: Choice, ends: Tensor, accepted: Tensor, eos: int) -> Tensor:
@@ -112,14 +115,14 @@ def accept(rows: SequenceState, choice: Choice, ends: Tensor, accepted: Tensor, 
     `choice` is of tokens number `ends`, from each row's length on, both (rows, positions). Return
     how many tokens each row gained, (rows,).
     """
-    steps = torch.arange(choice.tokens.shape[1], device=rows.length.device)
-    is_end = choice.tokens == eos
-    ended_before = is_end.long().cumsum(dim=1) - is_end.long()
-    kept = (steps <= accepted[:, None]) & (ended_before == 0)
-    kept &= (ends < rows.max_length[:, None]) & ~rows.finished[:, None]
+    is_end, count = choice.tokens == eos, choice.tokens.shape[1]
+    kept = (ends < rows.max_length[:, None]) & ~rows.finished[:, None]
+    if count > 1:
+        kept &= torch.arange(count, device=ends.device) <= accepted[:, None]
+        kept &= is_end.cumsum(dim=1) == is_end  # none before
     rows.tokens.scatter_(1, ends, choice.tokens)
     rows.log_probs.scatter_(1, ends, choice.log_probs.double())
-    gained = kept.long().sum(dim=1)
+    gained = kept.sum(dim=1)
     rows.length.add_(gained)
     rows.finished.logical_or_((kept & is_end).any(dim=1) | (rows.length >= rows.max_length))
     return gained

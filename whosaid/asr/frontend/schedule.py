@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whosaid.asr.frontend.target_speaker import TargetSpeaker, TargetWindow
-from whosaid.asr.frontend.windows import MARGIN, Span, Window, WindowPlanner
+from whosaid.asr.frontend.windows import MARGIN, SampleSpan, Window, WindowPlanner
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 # The rest of a window is decoded again only if this much, or half of the limit, was decoded, so
@@ -50,7 +50,7 @@ class Schedule:
     def __init__(
         self,
         samples: NDArray[np.float32],
-        speech: Sequence[Span],
+        speech: Sequence[SampleSpan],
         limit: int,
         margin: int = MARGIN,
         detected: bool = True,
@@ -255,14 +255,13 @@ class Schedule:
         return next((pause.stop for pause in pauses if pause.stop >= seek), window.stop)
 
     def _after_loop(self, window: Window, seek: int) -> int:
-        """Return the sample at which decoding resumes after a loop that began at `seek`.
-
-        If `seek` is in the window's first half, decoding resumes at a quiet point of LOOP_PART.
+        """Return the sample at which decoding resumes after a loop that began at `seek`: a quiet
+        point soon after it, or if `seek` is in the window's first half, of LOOP_PART.
         """
-        length = window.stop - window.start
+        length, first, last = window.stop - window.start, seek, seek + WORD_EDGE
         if seek < window.start + length // 2:
             first, last = (window.start + int(length * part) for part in LOOP_PART)
-            seek = self._planner.quietest(first, last)
+        seek = self._planner.quietest(first, last)
         return seek if window.stop - seek >= SHORTEST_ADVANCE else window.stop
 
     def _worth_decoding(self, window: Window, seek: int) -> bool:

@@ -4,15 +4,13 @@ A mask (frames, 4), 50 frames a second, has the shares of each frame that are si
 speaker alone, others alone, and the target together with others. The shares sum to 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whosaid.asr.frontend.windows import Span, Window
+from whosaid.asr.frontend.windows import SampleSpan, Window
 from whosaid.timebase import SAMPLES_PER_TOKEN, runs
 
 Samples = NDArray[np.float32]
@@ -50,10 +48,10 @@ class TargetSpeaker:
         self._enrolment = enrolment or Enrolment(samples, mask)
 
     @property
-    def speech(self) -> tuple[Span, ...]:
+    def speech(self) -> tuple[SampleSpan, ...]:
         spoken = self._mask[:, TARGET] + self._mask[:, OVERLAP] > SPOKEN
         spans = (runs(spoken) * SAMPLES_PER_TOKEN).clip(max=self._length).tolist()
-        return tuple(Span(start, stop) for start, stop in spans if stop > start)
+        return tuple(SampleSpan(start, stop) for start, stop in spans if stop > start)
 
     def within(self, window: Window) -> TargetWindow:
         first, stop = round(window.start / SAMPLES_PER_TOKEN), -(-window.stop // SAMPLES_PER_TOKEN)

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from whosaid.asr.frontend.windows import Span
+from whosaid.asr.frontend.windows import SampleSpan
 
 # Samples of a step, 32 ms with one probability, and samples before it that the network reads too.
 STEP, CONTEXT = 512, 64
@@ -62,7 +62,7 @@ class VadOptions:
 
 
 DEFAULT_OPTIONS = VadOptions()
-DetectSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
+DetectSpeech = Callable[[NDArray[np.float32]], Sequence[SampleSpan]]
 
 
 class SpeechDetector:
@@ -71,7 +71,7 @@ class SpeechDetector:
     def __init__(self) -> None:
         self.network = load_network()
 
-    def __call__(self, samples: NDArray[np.float32]) -> tuple[Span, ...]:
+    def __call__(self, samples: NDArray[np.float32]) -> tuple[SampleSpan, ...]:
         """Return the spans of speech in `samples` (n,), mono at 16 kHz, in order."""
         search = SpeechSearch(self.network)
         for _ in search.blocks(samples, complete=True):
@@ -269,7 +269,7 @@ def find_speech(
     length: int,
     options: VadOptions = DEFAULT_OPTIONS,
     complete: bool = True,
-) -> tuple[Span, ...]:
+) -> tuple[SampleSpan, ...]:
     """Return the spans of speech in `length` samples, given the probability of each step. If the
     recording is not `complete`, leave out a last span that may grow.
     """
@@ -278,7 +278,7 @@ def find_speech(
     if not complete:
         found.pop(rule.joined, None)
     return tuple(
-        Span(each.start * STEP, min(each.stop * STEP, length))
+        SampleSpan(each.start * STEP, min(each.stop * STEP, length))
         for each in found
         if each is not None and rule.is_speech(each)
     )

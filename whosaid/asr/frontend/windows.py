@@ -17,8 +17,6 @@ not counted. Skipped silence allows earlier cuts. If the last pause comes too ea
 is cut at its quietest point. Everything is numpy and linear in the number of samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,7 +39,7 @@ BLOCK = 3000 * SAMPLES_PER_TOKEN  # loudness is computed a minute at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SampleSpan:
     """Samples `start` to `stop` of the audio."""
 
     start: int
@@ -77,12 +75,12 @@ class Loudness:
         self.power: NDArray[np.float32] = np.concatenate(blocks)
         self.smooth = _moving_mean(self.power, PAUSE_FRAMES)
 
-    def loud(self, start: int, stop: int) -> list[Span]:
+    def loud(self, start: int, stop: int) -> list[SampleSpan]:
         """Return the spans between two samples that are loud for LONG_LOUD or longer."""
         grid = SAMPLES_PER_TOKEN
         first, last = -(-start // grid), stop // grid
         loud = _moving_mean(self.power[first:last], LOUD_FRAMES) >= LOUD
-        spans = [Span(*((first + each) * grid).tolist()) for each in runs(loud)]
+        spans = [SampleSpan(*((first + each) * grid).tolist()) for each in runs(loud)]
         return [each for each in spans if each.stop - each.start >= LONG_LOUD]
 
     def quietest(self, start: int, stop: int) -> int:
@@ -102,7 +100,7 @@ class WindowPlanner:
     def __init__(
         self,
         samples: NDArray[np.float32],
-        speech: Sequence[Span],
+        speech: Sequence[SampleSpan],
         limit: int,
         margin: int = MARGIN,
     ) -> None:
@@ -115,12 +113,12 @@ class WindowPlanner:
         long = self._starts[1:] - self._stops[:-1] >= LONG_PAUSE
         self._pause_starts, self._pause_stops = self._stops[:-1][long], self._starts[1:][long]
 
-    def regions(self, cuts: Sequence[int] = ()) -> tuple[Span, ...]:
+    def regions(self, cuts: Sequence[int] = ()) -> tuple[SampleSpan, ...]:
         """Return the regions to decode, none of which extends over a cut.
 
         On either side of a region is a pause, one of the `cuts` or an end of the audio.
         """
-        found: list[Span] = []
+        found: list[SampleSpan] = []
         windows, start = 0, self.speech_from(0)
         region_start = start
         while start < self.length:
@@ -133,24 +131,24 @@ class WindowPlanner:
                 continue
             # A retried window may use all of the margin around `stop`.
             end = stop if stop in cuts else min(last, max(stop, int(self._stops[before])))
-            found.append(Span(region_start, end))
+            found.append(SampleSpan(region_start, end))
             region_start = start = self.speech_from(stop)
         return tuple(found)
 
-    def settled(self, regions: Sequence[Span]) -> int:
+    def settled(self, regions: Sequence[SampleSpan]) -> int:
         """Return the end of the last of `regions` that stays if the recording goes on: speech that
         is found later begins behind all windows of the region, whose ends depend on it.
         """
         horizon = int(self._starts[-2]) - self.limit if len(self._starts) > 1 else 0
         return max((each.stop for each in regions if each.stop <= horizon), default=0)
 
-    def pieces(self, start: int, stop: int, shortest: int) -> tuple[Span, ...]:
+    def pieces(self, start: int, stop: int, shortest: int) -> tuple[SampleSpan, ...]:
         """Cut the audio from `start` to `stop` at pauses, and return the pieces.
 
         A cut leaves `shortest` samples of speech on either side. If no pause comes within
         LONGEST_PIECE, the audio is cut at a quiet point with any speech on either side.
         """
-        found: list[Span] = []
+        found: list[SampleSpan] = []
         begin = start
         first, last = np.searchsorted(self._stops, [start, stop], "right")
         for pause in [*self._stops[first:last].tolist(), stop]:
@@ -159,13 +157,13 @@ class WindowPlanner:
                 cut = self.quietest(furthest - LONGEST_PIECE // 2, furthest)
                 if not (self.count_speech(begin, cut) and self.count_speech(cut, stop)):
                     break
-                found.append(Span(begin, cut))
+                found.append(SampleSpan(begin, cut))
                 begin = self.speech_from(cut)
             before, after = (self.count_speech(begin, pause), self.count_speech(pause, stop))
             if min(before, after) >= shortest:
-                found.append(Span(begin, pause))
+                found.append(SampleSpan(begin, pause))
                 begin = self.speech_from(pause)
-        return (*found, Span(begin, stop))
+        return (*found, SampleSpan(begin, stop))
 
     def window_stop(self, start: int, region_stop: int) -> int:
         """Return the sample at which a window from `start` ends: in a pause if possible.
@@ -200,25 +198,25 @@ class WindowPlanner:
     def quietest(self, start: int, stop: int) -> int:
         return self._loudness.quietest(start, stop)
 
-    def loud_pauses(self) -> tuple[Span, ...]:
+    def loud_pauses(self) -> tuple[SampleSpan, ...]:
         """Return long loud spans without speech, in order, each at most a window long."""
-        found: list[Span] = []
+        found: list[SampleSpan] = []
         starts, stops = [0, *self._stops.tolist()], [*self._starts.tolist(), self.length]
         for pause in zip(starts, stops, strict=True):
             for span in self._loudness.loud(*pause):
                 start = span.start
                 while span.stop - start >= LONG_LOUD:
                     stop = window_stop(self._loudness, start, span.stop, self.limit)
-                    found.append(Span(start, stop))
+                    found.append(SampleSpan(start, stop))
                     start = stop
         return tuple(found)
 
-    def long_pauses(self, start: int, stop: int) -> tuple[Span, ...]:
+    def long_pauses(self, start: int, stop: int) -> tuple[SampleSpan, ...]:
         """Return the pauses of two seconds or longer within `start` to `stop`, without margins."""
         first = np.searchsorted(self._pause_starts, start)
         last = np.searchsorted(self._pause_stops, stop, "right")
         starts, stops = self._pause_starts[first:last], self._pause_stops[first:last]
-        return tuple(map(Span, starts.tolist(), stops.tolist()))
+        return tuple(map(SampleSpan, starts.tolist(), stops.tolist()))
 
     @property
     def _shortest(self) -> int:

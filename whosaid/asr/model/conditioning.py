@@ -6,8 +6,6 @@ becomes W x + B A x (Hu et al. 2021, "LoRA"). Before the first layers of SE-DiCo
 to an enrolment of the speaker, which passes the same layers without regard to the window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -21,7 +19,7 @@ from whosaid.asr.model.cpu_kernels import EncoderLinear, attend
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class LowRankUpdate:
     """A low-rank update: `a` (rank, inputs), `b` (outputs, rank)."""
 
     a: Tensor
@@ -31,7 +29,7 @@ class Update:
         return F.linear(F.linear(x.to(self.a.dtype), self.a), self.b)
 
 
-Updates = Mapping[str, Update]  # by product
+Updates = Mapping[str, LowRankUpdate]  # by product
 
 
 class EnrolmentBlock:
@@ -69,7 +67,7 @@ class ConditioningLayers:
         }
         self.updates: list[Updates] = [
             {
-                product: Update(weights[f"{name}.lora_a"], weights[f"{name}.lora_b"])
+                product: LowRankUpdate(weights[f"{name}.lora_a"], weights[f"{name}.lora_b"])
                 for product in PRODUCTS
                 if f"{(name := f'layers.{layer}.{product}')}.lora_a" in weights
             }

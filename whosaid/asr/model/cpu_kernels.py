@@ -11,12 +11,14 @@ the checkpoint's. For smaller weights, setting up a call of oneDNN takes longer 
 Attention is two products with a softmax between them: torch's fused kernel saves memory on a CPU,
 not time. Results differ by rounding only.
 
+These operators may change with torch: after an upgrade run tests/test_cpu_kernels.py, which
+compares each with torch's own. If one is gone, set AVAILABLE to False: all products are then
+torch's own.
+
 In a lower precision (`dtype`) large products are computed in bfloat16, and the decoder's largest in
 int8. Encoder attention, cross-attention and its cache are bfloat16 too. Layer norms, residual sums,
 and the decoder's self-attention with its cache stay float32; every softmax sums in float32.
 """
-
-from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
@@ -27,11 +29,14 @@ from torch import Tensor
 
 from whosaid.asr.model.cuda_attention import cuda_attention
 from whosaid.asr.model.kv_cache import zeros
+from whosaid.runtime.device import HAS_ONEDNN
+from whosaid.runtime.host_memory import use_large_pages
 
 # Timed interleaved with torch's own: the smallest weight worth packing, in elements; the
 # positions from which oneDNN is faster on weights in the usual layout; the positions up to which
-# attention's second product is faster transposed.
-PACK_FROM_ELEMENTS, ONEDNN_FROM_POSITIONS, TRANSPOSE_UP_TO_POSITIONS = 1 << 16, 96, 3
+# attention's first product is faster with the keys in front, and the second one transposed.
+PACK_FROM_ELEMENTS, ONEDNN_FROM_POSITIONS = 1 << 16, 96
+KEYS_FIRST_UP_TO_POSITIONS, TRANSPOSE_UP_TO_POSITIONS = 6, 3
 # Query positions per block of attention: 3 MB of scores for a window's 1,500 frames, which fit
 # the processor's caches.
 QUERY_BLOCK = 500
@@ -41,9 +46,7 @@ INT8_FROM_ELEMENTS = 1 << 19
 INT8_LARGEST, INT8_ZERO, SMALLEST_SCALE = 127, 128, 1e-30
 # oneDNN's layout depends on the number of positions; the layout for many suits few as well.
 PACKED_FOR_POSITIONS = 1_500
-HAS_ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-HAS_MKL: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-AVAILABLE = HAS_ONEDNN and HAS_MKL
+AVAILABLE = HAS_ONEDNN
 
 
 class PackedLinear:
@@ -79,6 +82,8 @@ class PackedLinear:
         bias = self.bias if bias is None else bias
         if self.quantized is not None:
             product = self.quantized.multiply(x, bias)
+        elif self.packed and x.dtype == self.weight.dtype:
+            return _onednn_linear(x, self.weight, bias, self.gelu)
         elif self.packed:
             x = x.to(self.weight.dtype)
             return _onednn_linear(x, self.weight, bias, self.gelu).to(torch.float32)
@@ -87,6 +92,14 @@ class PackedLinear:
         else:
             product = F.linear(x, self.weight, bias)
         return F.gelu(product) if self.gelu else product
+
+    def onto(self, total: Tensor, x: Tensor) -> Tensor:
+        """Return `total` (.., outputs) plus the product with `x`; for layers without `gelu`."""
+        if not self.packed or x.dtype != self.weight.dtype:
+            return total + self(x)
+        add = torch.ops.mkldnn._linear_pointwise.binary
+        added: Tensor = add(x.contiguous(), total, self.weight, self.bias, "add")
+        return added
 
 
 class QuantizedWeight:
@@ -157,18 +170,11 @@ def encoder_batch_size(windows: int, device: torch.device) -> int:
     return 1 if device.type == "cpu" else windows
 
 
-def empty_keys(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
-    """Return `empty_transposed` for keys; bfloat16 keys are read fastest in the usual layout."""
-    if _rounded(like):
-        return zeros(like, rows, heads, positions, size)
-    return empty_transposed(like, rows, heads, positions, size)
-
-
 def empty_transposed(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
     """Return zeros (rows, heads, positions, size) with the type and device of `like`.
 
     On a CPU they are stored transposed, positions side by side. `attention` with few query
-    positions reads float32 keys and values, and bfloat16 values, fastest in that layout.
+    positions reads values fastest in that layout, but keys in the usual one.
     """
     if not (_supported(like) or _rounded(like)):
         return zeros(like, rows, heads, positions, size)
@@ -187,10 +193,17 @@ def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         return cuda_attention(query, keys, values)
     if query.shape[2] >= ONEDNN_FROM_POSITIONS:
         return _blockwise_attention(query * _scale(query), keys, values)
-    weights = (query * _scale(query) @ keys.transpose(2, 3)).softmax(dim=-1)
-    if query.shape[2] <= TRANSPOSE_UP_TO_POSITIONS:
-        return (values.transpose(2, 3) @ weights.transpose(2, 3)).transpose(2, 3)
-    return weights @ values
+    positions, shape = query.shape[2], query.shape
+    query, keys, values = (each.flatten(0, 1) for each in (query, keys, values))
+    # The scale belongs to the product; the first argument counts for nothing.
+    unused, scale = query[:, :1, :1], _scale(query)
+    if positions <= KEYS_FIRST_UP_TO_POSITIONS:
+        scores = torch.baddbmm(unused, keys, query.mT, beta=0, alpha=scale).mT
+    else:
+        scores = torch.baddbmm(unused, query, keys.mT, beta=0, alpha=scale)
+    weights, few = scores.softmax(dim=-1), positions <= TRANSPOSE_UP_TO_POSITIONS
+    mixed = torch.bmm(values.mT, weights.mT).mT if few else torch.bmm(weights, values)
+    return mixed.view(shape)
 
 
 class EncoderLinear:
@@ -310,6 +323,8 @@ def _pack(weight: Tensor) -> Tensor:
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(
         weight.contiguous(), PACKED_FOR_POSITIONS
     )
+    mkldnn = torch.ops.mkldnn
+    use_large_pages(mkldnn.data_ptr(packed), mkldnn._nbytes(packed), written=True)
     return packed
 
 
@@ -319,7 +334,6 @@ def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, gelu: bool = 
     `x` is made contiguous: oneDNN multiplies strided rows one number at a time.
     """
     after, algorithm = ("gelu", "none") if gelu else ("none", "")
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(
-        x.contiguous(), weight, bias, after, [], algorithm
-    )
+    multiply = torch.ops.mkldnn._linear_pointwise.default
+    product: Tensor = multiply(x.contiguous(), weight, bias, after, [], algorithm)
     return product

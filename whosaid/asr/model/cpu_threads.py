@@ -9,8 +9,6 @@ threads used belongs to others: other processes, and this process's other thread
 sampled while idle too (`watch`), so that a request begins with a number that fits.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import threading

@@ -3,8 +3,8 @@
 transformers keeps one length for all rows of a batch, so rows cannot draft, accept or end
 independently. This decoder computes the results of transformers' modeling_whisper.WhisperDecoder
 (to rounding) from the checkpoint's weights. Query, key and value are one product. Keys and values
-of the audio are one product too, unless they are computed in bfloat16. The queries of alignment
-heads are cached, so that word times need no second pass.
+of the audio are one product too, but on a CPU. The queries of alignment heads
+are cached, so that word times need no second pass.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from whosaid.asr.checkpoint.weights import EMBEDDINGS, Weights, WhisperModel, below, projection_of
@@ -23,12 +25,12 @@ from whosaid.asr.model.cpu_kernels import (
     PackedLinear,
     TransposedLinear,
     attention,
-    empty_keys,
     empty_transposed,
     encoder_batch_size,
     largest,
 )
 from whosaid.asr.model.kv_cache import KVCache, zeros
+from whosaid.runtime.host_memory import use_large_pages
 
 # Highest scores of a position, computed in float32: 8 beams choose among as many.
 EXACT_SCORES = 16
@@ -105,22 +107,18 @@ class SelfAttention:
         self.out = _linear(weights, "self_attn.out_proj", dtype)
 
     def forward(self, x: Tensor, cache: KVCache, number: int, context: AttentionContext) -> Tensor:
-        """Attend, (rows, positions, d_model) in and out; cache the positions' keys and values."""
-        query, key, value = _split_heads(self.query_key_value(self.norm(x)), self.heads, 3)
-        keys, values = cache.keys[number], cache.values[number]
-        keys[context.rows, :, context.positions] = key
-        values[context.rows, :, context.positions] = value
-        mixed = F.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            cache.gathered(keys[:, :, : context.kv_len]),
-            cache.gathered(values[:, :, : context.kv_len]),
-            attn_mask=context.mask,
-        )
-        return self.out(_merge_heads(mixed))
+        """Add the attention to `x` (rows, positions, d_model); cache its keys and values."""
+        joined = self.query_key_value(self.norm(x)).view(*x.shape[:2], 3, self.heads, -1)
+        text = cache.layers[number][0]
+        text[context.rows, :, :, context.positions] = joined[:, :, 1:]
+        keys, values = cache.gathered(text[..., : context.kv_len, :]).unbind(dim=1)
+        query = joined[:, :, 0].transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=context.mask)
+        return self.out.onto(x, _merge_heads(mixed))
 
     def first(self, x: Tensor) -> Tensor:
-        """Attend from a text's first position to itself, without a cache."""
-        return self.out(self.query_key_value(self.norm(x)).chunk(3, dim=2)[2])
+        """Add the attention of a text's first position to itself, without a cache."""
+        return self.out.onto(x, self.query_key_value(self.norm(x)).chunk(3, dim=2)[2])
 
 
 class CrossAttention:
@@ -145,55 +143,51 @@ class CrossAttention:
         self.aligned = torch.tensor(aligned, dtype=torch.long, device=self.key_weight.device)
         self.aligned_places = slice(first_aligned, first_aligned + len(aligned))
         self.query, self.out = _linear(own, "q_proj", dtype), _linear(own, "out_proj", dtype)
-        # float32 needs one product for both; in a lower precision each has a layout of its own.
+        # A GPU needs one product for both; on a CPU each has a layout of its own.
         self.key_value: tuple[PackedLinear | TransposedLinear, ...]
-        if dtype is None:
+        if self.key_weight.device.type != "cpu":
             self.key_value = (TransposedLinear(*_joined(own, "k_proj", "v_proj")),)
         else:
             value = TransposedLinear(self.value_weight, self.value_bias, dtype)
-            self.key_value = (_linear(own, "k_proj", torch.bfloat16), value)
+            self.key_value = (_linear(own, "k_proj", dtype and torch.bfloat16), value)
 
     def forward(self, x: Tensor, cache: KVCache, number: int, context: AttentionContext) -> Tensor:
-        """Attend, (rows, positions, d_model) in and out; cache the alignment heads' queries.
+        """Add the attention to `x` (rows, positions, d_model); cache the alignment heads' queries.
 
         With several beams, `x` has a row for each beam and the audio's keys have a row for all
         beams: the positions of all beams query the same audio together.
         """
-        (query,) = _split_heads(self.query(self.norm(x)), self.heads)
+        query = self.query(self.norm(x)).view(*x.shape[:2], self.heads, -1)
         if len(self.aligned):
             queries = cache.alignment_queries[self.aligned_places]
             queries[:, context.rows, context.positions] = query[:, :, self.aligned].movedim(2, 0)
-        keys = cache.gathered(cache.cross_keys[number])
-        values = cache.gathered(cache.cross_values[number])
+        keys, values = map(cache.gathered, cache.layers[number][1:])
         query = query.reshape(keys.shape[0], -1, *query.shape[2:])
         mixed = _merge_heads(attention(query.transpose(1, 2), keys, values))
-        return self.out(mixed.reshape(x.shape))
+        return self.out.onto(x, mixed.reshape(x.shape))
 
     def first(self, x: Tensor, encoded: Tensor) -> Tensor:
-        """Attend from one position (rows, 1, d_model) to `encoded` (rows, frames, d_model).
+        """Add the attention from `x` (rows, 1, d_model) to `encoded` (rows, frames, d_model).
 
         Keys and values would be used only once, so the query and the sum are projected, not each
         frame.
         """
-        (query,) = _split_heads(self.query(self.norm(x)), self.heads)
+        query = self.query(self.norm(x)).view(len(x), self.heads, -1)
         keys, values = (
             weight.view(self.heads, -1, weight.shape[1])
             for weight in (self.key_weight, self.value_weight)
         )
         scale = float(query.shape[-1] ** -0.5)
-        projected = torch.einsum("rhs,hsd->rhd", query[:, 0] * scale, keys)
+        projected = torch.einsum("rhs,hsd->rhd", query * scale, keys)
         mixed = (projected @ encoded.transpose(1, 2)).softmax(dim=-1) @ encoded
         mixed = torch.einsum("rhd,hsd->rhs", mixed, values).flatten(1) + self.value_bias
-        return self.out(mixed[:, None])
+        return self.out.onto(x, mixed[:, None])
 
     def project(self, encoded: Tensor) -> tuple[Tensor, ...]:
         """Return keys and values (rows, heads, frames, head size) of (rows, frames, d_model)."""
-        parts = 2 // len(self.key_value)
-        return tuple(
-            each.transpose(1, 2)
-            for product in self.key_value
-            for each in _split_heads(product(encoded), self.heads, parts)
-        )
+        shape = *encoded.shape[:2], 2 // len(self.key_value), self.heads, -1
+        projected = (product(encoded).view(shape) for product in self.key_value)
+        return tuple(part.transpose(1, 2) for each in projected for part in each.unbind(dim=2))
 
 
 class DecoderLayer:
@@ -231,18 +225,15 @@ class DecoderLayer:
 
     def forward(self, x: Tensor, cache: KVCache, number: int, context: AttentionContext) -> Tensor:
         """Run the layer, (rows, positions, d_model) in and out; its cache index is `number`."""
-        x = x + self.self_attention.forward(x, cache, number, context)
-        x = x + self.cross_attention.forward(x, cache, number, context)
-        return x + self.feed_forward(x)
+        x = self.self_attention.forward(x, cache, number, context)
+        return self.feed_forward(self.cross_attention.forward(x, cache, number, context))
 
     def first(self, x: Tensor, encoded: Tensor) -> Tensor:
         """Run a text's first position (rows, 1, d_model) through the layer without a cache."""
-        x = x + self.self_attention.first(x)
-        x = x + self.cross_attention.first(x, encoded)
-        return x + self.feed_forward(x)
+        return self.feed_forward(self.cross_attention.first(self.self_attention.first(x), encoded))
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.fc1(self.norm(x)))
+        return self.fc2.onto(x, self.fc1(self.norm(x)))
 
 
 class Decoder:
@@ -296,12 +287,13 @@ class Decoder:
         def cross(make: Callable[..., Tensor]) -> Tensor:
             each = like.new_empty(0, dtype=self.cross_dtype)
             of_all = make(each, layers * rows, heads, self.frames, size)
+            if of_all.device.type == "cpu":
+                use_large_pages(of_all.data_ptr(), of_all.nbytes, written=False)
             return of_all.view(layers, rows, *of_all.shape[1:])
 
         return KVCache(
-            zeros(like, layers, every, heads, max_len, size),
-            zeros(like, layers, every, heads, max_len, size),
-            cross(empty_keys),
+            zeros(like, layers, every, 2, heads, max_len, size),
+            cross(zeros),
             cross(empty_transposed),
             zeros(like, self.aligned.shape[1], every, max_len, size),
             num_beams,
@@ -339,10 +331,30 @@ class Decoder:
         Every position below the first must be in the cache; `kv_len` exceeds the largest position.
         With several beams, each beam is a row.
         """
-        x = F.embedding(tokens, self.token_embeddings) + F.embedding(
+        x = self._embed(tokens, positions)
+        return self.norm(self.through_layers(x, positions, cache, kv_len))
+
+    def forward_tree(
+        self, tokens: Tensor, positions: Tensor, cache: KVCache, visible: Tensor
+    ) -> Tensor:
+        """Return hidden states (1, n, d_model) of the last n places of a cache, which are filled.
+
+        `tokens` and `positions` (1, n) may repeat positions. Token i attends to the cache's place j
+        if `visible` (n, places) has True at (i, j).
+        """
+        x, (count, length) = self._embed(tokens, positions), visible.shape
+        places = torch.arange(length - count, length, device=tokens.device)[None]
+        mask = torch.zeros(1, 1, count, length, dtype=x.dtype, device=x.device)
+        mask.masked_fill_(~visible, float("-inf"))
+        context = AttentionContext(torch.zeros_like(places[:, :1]), places, length, mask)
+        for number, layer in enumerate(self.layers):
+            x = layer.forward(x, cache, number, context)
+        return self.norm(x)
+
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        return F.embedding(tokens, self.token_embeddings) + F.embedding(
             positions.clamp(max=self.max_positions - 1), self.position_embeddings
         )
-        return self.norm(self.through_layers(x, positions, cache, kv_len))
 
     def first(self, token: int, encoded: Tensor) -> Tensor:
         """Return hidden states (rows, d_model) after the first `token`, without a cache.
@@ -384,13 +396,19 @@ class Decoder:
         return scores.scatter_(-1, highest, exact if bias is None else exact + bias[highest])
 
     def alignment_attention(
-        self, cache: KVCache, row: int, first: int, beams: Sequence[int], frames: int
-    ) -> Tensor:
-        """Return the alignment heads' attention in one row, recomputed from cached queries.
+        self,
+        cache: KVCache,
+        row: int,
+        first: int,
+        beams: Sequence[int],
+        frames: int,
+        sharpest: bool = True,
+    ) -> NDArray[np.float32]:
+        """Return the normalized attention of positions of one row, (positions, frames).
 
-        The shape is (alignment heads, positions, frames), the type float32 or wider. Attention sums
-        to 1 over the first `frames` frames of the audio. `beams` hold the queries of the
-        positions from `first` on.
+        It is that of the `sharpest` alignment heads, or of all, to the first `frames` frames of the
+        audio, recomputed from cached queries. `beams` hold the queries of the positions from
+        `first` on.
         """
         of_row = [row * cache.num_beams + beam for beam in beams]
         positions = [*range(first, first + len(beams))]
@@ -400,7 +418,10 @@ class Decoder:
         layers, heads = self.aligned
         keys = upcast(cache.cross_keys[:, row][layers, heads, :frames])
         scores: Tensor = queries @ keys.transpose(1, 2) * float(queries.shape[-1] ** -0.5)
-        return scores.softmax(dim=-1)
+        heads = scores.softmax(dim=-1)
+        kept = normalize_attention(sharpest_heads(heads) if sharpest else heads)
+        attention: NDArray[np.float32] = kept.cpu().numpy()
+        return attention
 
     def _context(self, positions: Tensor, kv_len: int, selected: Tensor | None) -> AttentionContext:
         device = positions.device
@@ -430,11 +451,6 @@ def _numbers_of_aligned(layers: Sequence[DecoderLayer]) -> Tensor:
     return torch.stack((torch.cat(of_layer), torch.cat([layer.aligned for layer in layers])))
 
 
-def _split_heads(x: Tensor, heads: int, parts: int = 1) -> tuple[Tensor, ...]:
-    """(rows, positions, parts x d_model) -> `parts` of (rows, positions, heads, head size)."""
-    return x.view(*x.shape[:2], parts, heads, -1).unbind(dim=2)
-
-
 def _merge_heads(heads: Tensor) -> Tensor:
     """(rows, heads, positions, head size) -> (rows, positions, d_model)."""
     return heads.transpose(1, 2).flatten(2)
@@ -457,6 +473,16 @@ def alignment_heads(model: WhisperModel) -> tuple[AlignmentHead, ...]:
     return known or tuple(
         (layer, head) for layer in range(layers // 2, layers) for head in range(heads)
     )
+
+
+def sharpest_heads(attention: Tensor) -> Tensor:
+    """Return the half of the heads (heads, tokens, frames) whose tokens look at the fewest frames.
+
+    The measure is the mean over the tokens of the largest weight. Heads disagree by up to 0.1 s:
+    the mean over all of them blurs the boundaries of words.
+    """
+    sharpness = attention.amax(dim=2).mean(dim=1)
+    return attention[sharpness.topk(-(-len(attention) // 2)).indices]
 
 
 def normalize_attention(attention: Tensor) -> Tensor:

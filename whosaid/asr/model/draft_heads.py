@@ -5,8 +5,6 @@ vocabulary, whereas an assistant reads its weights once for every token. Compare
 aiola-lab/whisper-medusa, `models/model.py`.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

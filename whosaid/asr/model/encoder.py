@@ -27,6 +27,7 @@ from whosaid.asr.model.conditioning import ConditioningLayers, Updates
 from whosaid.asr.model.cpu_kernels import EncoderLinear, attend, encoder_batch_size
 from whosaid.asr.model.cpu_threads import CpuThreads
 from whosaid.asr.model.decoder import Norm
+from whosaid.asr.model.kv_cache import upload
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class LogMel:
         padded = np.zeros((len(windows), self.n_samples), dtype=np.float32)
         for row, window in zip(padded, windows, strict=True):
             row[: len(window)] = window[: self.n_samples]
-        samples = torch.from_numpy(padded).to(self.window.device)
+        samples = upload(torch.from_numpy(padded), self.window.device)
         spectrum = torch.stft(
             samples, self.n_fft, self.hop_length, window=self.window, return_complex=True
         )
@@ -159,10 +160,7 @@ class AudioEncoder:
             self.conditioning = ConditioningLayers(conditioning, count, heads, dtype)
 
     def forward(
-        self,
-        features: Tensor,
-        mask: Tensor | None = None,
-        enrolled: Iterator[Tensor] | None = None,
+        self, features: Tensor, mask: Tensor | None = None, enrolled: Iterator[Tensor] | None = None
     ) -> Tensor:
         """(windows, bands, frames) -> (windows, half as many frames, d_model).
 
@@ -187,9 +185,7 @@ class AudioEncoder:
         return self.norm(x)
 
     def enrolled(self, features: Tensor, mask: Tensor) -> Iterator[Tensor]:
-        """Yield what each enrolment block attends to, (windows, frames, d_model), if the windows
-        are enrolments.
-        """
+        """Yield what each enrolment block attends to, (windows, frames, d_model)."""
         conditioning = self.conditioning
         if conditioning is None:
             return

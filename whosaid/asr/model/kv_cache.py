@@ -12,6 +12,7 @@ import math
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -66,15 +67,15 @@ class RowTensors:
 class KVCache(RowTensors):
     """A cache whose tensors have rows as their second dimension.
 
-    Self-attention's `keys` and `values` are (layers, rows x beams, heads, max_len, head size), the
-    beams of a row side by side; cross-attention's are (layers, rows, heads, frames, head size).
+    `text` (layers, rows x beams, 2, heads, max_len, head size) holds self-attention's keys and then
+    its values, the beams of a row side by side. Cross-attention's `cross_keys` and `cross_values`
+    are (layers, rows, heads, frames, head size).
     `alignment_queries` (alignment heads of all layers, rows x beams, max_len, head size) are kept
     for word times, which then need no second pass. `selected` (n,) holds the numbers of a pass's
     rows, None for all rows; a replayed CUDA graph reads them.
     """
 
-    keys: Tensor
-    values: Tensor
+    text: Tensor
     cross_keys: Tensor
     cross_values: Tensor
     alignment_queries: Tensor
@@ -83,13 +84,17 @@ class KVCache(RowTensors):
 
     @property
     def max_len(self) -> int:
-        return self.keys.shape[3]
+        return self.text.shape[4]
+
+    @cached_property
+    def layers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Return the parts of `text`, `cross_keys` and `cross_values`, by layer."""
+        return [*zip(self.text, self.cross_keys, self.cross_values, strict=True)]
 
     def view(self, start: int, stop: int) -> KVCache:
         beams = slice(start * self.num_beams, stop * self.num_beams)
         return KVCache(
-            self.keys[:, beams],
-            self.values[:, beams],
+            self.text[:, beams],
             self.cross_keys[:, start:stop],
             self.cross_values[:, start:stop],
             self.alignment_queries[:, beams],
@@ -107,31 +112,47 @@ class KVCache(RowTensors):
     def put(self, rows: Tensor, taken: KVCache) -> None:
         """Do nothing, because taken rows share memory."""
 
+    def tree(self, row: int, length: int, more: int) -> KVCache:
+        """Return a cache of a copy of the first `length` positions of `row`, and of `more`. The
+        keys and values of the audio are shared. The row has one beam, or no position is copied.
+        """
+
+        def own(each: Tensor) -> Tensor:
+            longer = each.new_empty(
+                each.shape[0], 1, *each.shape[2:-2], length + more, each.shape[-1]
+            )
+            longer[..., :length, :] = each[:, row : row + 1, ..., :length, :]
+            return longer
+
+        return KVCache(
+            own(self.text),
+            self.cross_keys[:, row : row + 1],
+            self.cross_values[:, row : row + 1],
+            own(self.alignment_queries),
+        )
+
     def first_beams(self) -> KVCache:
         """Return a cache of every row's first beam, sharing memory."""
         first = slice(None, None, self.num_beams)
         return replace(
             self,
-            keys=self.keys[:, first],
-            values=self.values[:, first],
+            text=self.text[:, first],
             alignment_queries=self.alignment_queries[:, first],
             num_beams=1,
         )
 
     def copy_first_beams(self, length: int) -> None:
         """Copy the first `length` positions of every row's first beam to its other beams."""
-        for each in (self.keys, self.values):
-            beams = self._split_beams(each)
-            rows = self.places(slice(None))
-            beams[:, rows, 1:, :, :length] = beams[:, rows, :1, :, :length]
+        beams, rows = self._split_beams(self.text), self.places(slice(None))
+        beams[:, rows, 1:, :, :, :length] = beams[:, rows, :1, :, :, :length]
 
     def clear(self, length: int) -> None:
         """Zero self-attention's first `length` positions in all rows."""
-        for each in (self.keys, self.values):
-            if self.selected is None:
-                each[:, :, :, :length].zero_()
-            else:
-                self._split_beams(each)[..., :length, :].index_fill_(1, self.selected, 0.0)
+        written = self._split_beams(self.text)[..., :length, :]
+        if self.selected is None:
+            written.zero_()
+        else:
+            written.index_fill_(1, self.selected, 0.0)
 
     def places(self, rows: slice) -> slice | Tensor:
         """Return the numbers in the cache of `rows` of a pass."""
@@ -147,7 +168,7 @@ class KVCache(RowTensors):
 
     def _by_row(self) -> list[Tensor]:
         """Return all tensors, rows as their second dimension."""
-        own = (self.keys, self.values, self.alignment_queries)
+        own = (self.text, self.alignment_queries)
         return [*map(self._split_beams, own), self.cross_keys, self.cross_values]
 
     def _split_beams(self, each: Tensor) -> Tensor:
@@ -170,3 +191,13 @@ def zeros(like: Tensor, *shape: int) -> Tensor:
     except OSError as error:
         raise MemoryError(f"no addresses for {count} bytes") from error
     return torch.frombuffer(pages, dtype=torch.uint8).view(like.dtype).view(shape)
+
+
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """Return `values` on `device`; the host does not wait for CUDA, and torch keeps the
+    pinned memory for the next values.
+    """
+    if values.device == device or device.type != "cuda":
+        return values.to(device)
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return pinned.copy_(values).to(device, non_blocking=True)

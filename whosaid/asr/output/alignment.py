@@ -8,13 +8,15 @@ the path, they also take every pause, and mostly the word after the pause grows.
 Therefore pauses are on the path too. Before each word and after the last there is a pause, possibly
 of no duration. A pause gains in quiet frames and loses in loud ones, so it takes the silence over
 which words would otherwise be stretched. Whisper's own timestamps only bound the words of a
-segment. Speech without words, as after a text that ends too early, is loud. A word of more than two
-seconds is therefore limited to the speech around the peak of its attention.
+segment.
+
+Not every loud frame is a word, though: breath, "uh", a lengthened vowel, or speech without words,
+as after a text that ends too early. A word therefore begins with the rise of its first token's
+attention, and ends soon after the fall of its last token's. Attention falls before the sound does,
+so a word before a gap goes on while it is loud. docs/benchmarks/word-times.md has the errors.
 
 Two grids are used: attention has frames of 20 ms, loudness has steps of 10 ms.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,23 +25,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whosaid.asr.checkpoint.loading import WhisperModels
-from whosaid.asr.engine.request import DecodeResult
-from whosaid.asr.output.segments import Segment
+from whosaid.asr.engine.result import DecodeResult
+from whosaid.asr.output.segments import AlignedWord, Segment
 from whosaid.asr.output.words import WordTokens, split_words
 from whosaid.timebase import SAMPLE_RATE, TOKENS_PER_SECOND
 from whosaid.transcript import Word
 
 STEPS_PER_SECOND = 2 * TOKENS_PER_SECOND  # of loudness
 SLACK = 0.5  # seconds by which a word may leave its segment's timestamps, as in openai/whisper
-LONGEST_WORD = 2 * STEPS_PER_SECOND  # a longer word is limited to speech near its peak
-WORD_PAUSE = 3 * STEPS_PER_SECOND // 10  # a word ends before a quiet this long
+# Attention has risen, and has not fallen, where it has these shares of its highest value in a word.
+# The word begins at most EARLIER steps before the rise, and ends at most LATER after the fall.
+RISEN, FALLEN, EARLIER, LATER = 0.7, 0.5, 4, 30
+# Before a gap a word grows by at most GROWTH loud steps, and by FADING. A longer quiet than HOLE,
+# which is a plosive's, ends a word.
+GROWTH, HOLE, FADING = 20, 12, 2
+LAG = 1  # step by which attention changes too early between words that touch
+SHORTEST_WORD = 2  # steps, which these rules leave to a word
 PAUSE_GAIN = 1.0  # standard deviations of attention; a quiet frame gains it, a loud one loses it
 FORBIDDEN = -1000.0  # gain of a frame far outside the segment, and of a token without a frame
 PAUSE = -1  # the row of the gain that belongs to pauses, after the rows of all tokens
 SPEECH_PERCENTILE, FLOOR_PERCENTILE = 98, 10
 LAST_TOKENS = 8  # their attention shows how far a text came; a single token may miss
 MAX_RANGE = 40.0  # dB below speech; anything lower counts as silence
-QUIET_SHARE = 0.25  # of the decibels between the floor and speech
+QUIET_SHARE = 0.15  # of the decibels between the floor and speech
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +63,9 @@ class WordToAlign:
     earliest: int
     latest: int
 
-
-@dataclass(frozen=True, slots=True)
-class AlignedWord:
-    """A word in seconds from the window's beginning; `places` index its tokens in the text."""
-
-    word: Word
-    places: tuple[int, ...]
+    @property
+    def spoken(self) -> NDArray[np.intp]:
+        return self.rows[self.tokens.spoken : self.tokens.silent]
 
 
 def aligned_words(
@@ -83,18 +87,27 @@ def aligned_words(
     if result.attention is None or not to_align:
         return found
     quiet = quiet_steps(samples, 2 * result.attention.shape[1])
-    gain = np.vstack([result.attention, pause_gain(quiet, segments)])
+    gain = np.vstack([result.attention, pause_gain(quiet)])
     seconds, probability = len(samples) / SAMPLE_RATE, np.exp(result.log_probs)
-    for word, (first, stop) in zip(to_align, _align(gain, to_align), strict=True):
-        spoken = word.rows[word.tokens.spoken : word.tokens.silent]
-        first, stop = _trim(first, stop, quiet)
-        if stop - first > LONGEST_WORD:
-            first, stop = _bound(first, stop, gain[spoken].sum(axis=0), quiet)
+    spans = _align(gain, to_align)
+    for number, word in enumerate(to_align):
+        span = _trim(*spans[number], quiet)
+        spans[number] = _near_attention(*span, result.attention[word.spoken], quiet)
+    for word, (first, stop) in zip(to_align, _grow(spans, quiet), strict=True):
         start, end = min(first / STEPS_PER_SECOND, seconds), min(stop / STEPS_PER_SECOND, seconds)
-        certainty = float(probability[spoken].mean())
-        timed = Word(word.tokens.text, start, end, probability=certainty)
+        certainty = float(probability[word.spoken].mean())
+        heard = _decoded(result, word.rows, models)
+        timed = Word(word.tokens.text, start, end, probability=certainty, heard=heard)
         found[word.segment].append(AlignedWord(timed, tuple(word.rows.tolist())))
     return found
+
+
+def _decoded(result: DecodeResult, places: NDArray[np.intp], models: WhisperModels) -> str | None:
+    """Return the text that was decoded in place of the tokens `places`; None if it stayed."""
+    for start, stop, decoded in result.replaced:
+        if start <= places[-1] and places[0] < stop:
+            return models.text_of(decoded).strip()
+    return None
 
 
 def spoken_until(result: DecodeResult) -> float:
@@ -126,19 +139,9 @@ def quiet_steps(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
     return quiet
 
 
-def pause_gain(quiet: NDArray[np.bool_], segments: Sequence[Segment]) -> NDArray[np.float32]:
-    """Return a pause's gain from each frame, (frames,): positive if quiet, negative if loud.
-
-    Outside all segments loud frames are positive too: they may hold another speaker, whose words
-    are not in the text. A word with strong attention there is still placed there. That is often
-    correct when two people speak at once, because Whisper's timestamps never go back.
-    """
-    gain = np.full(len(quiet) // 2, PAUSE_GAIN, np.float32)
-    for segment in segments:
-        first, stop = _frame(segment.start), _frame(segment.end)
-        gain[first:stop] = -PAUSE_GAIN
-    gain[quiet.reshape(-1, 2).all(axis=1)] = PAUSE_GAIN
-    return gain
+def pause_gain(quiet: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Return a pause's gain from each frame, (frames,): positive if quiet, negative if loud."""
+    return np.where(quiet.reshape(-1, 2).all(axis=1), PAUSE_GAIN, -PAUSE_GAIN).astype(np.float32)
 
 
 def _frame(seconds: float) -> int:
@@ -183,23 +186,44 @@ def _align(gain: NDArray[np.float32], words: Sequence[WordToAlign]) -> list[tupl
     return [(int(edges[first]), int(edges[stop])) for first, stop in spoken]
 
 
-def _bound(
+def _near_attention(
     first: int, stop: int, attention: NDArray[np.float32], quiet: NDArray[np.bool_]
 ) -> tuple[int, int]:
-    """Return the part of a long word that lies in the speech around the peak of its attention.
+    """Return the part of a word's steps, `first` to `stop`, that is near its attention.
 
-    The word has steps `first` to `stop`, the part at most LONGEST_WORD; `attention` is (frames,).
-    Words of a translation do not follow the speech in order, and the last word of a text that ends
-    too early gets the rest of the window: the path then stretches one word over sentences.
+    `attention` (tokens, frames) is that of its spoken tokens.
     """
-    peak = first + int(np.argmax(np.repeat(attention, 2)[first:stop]))
-    pauses = first + np.flatnonzero(
-        np.convolve(quiet[first:stop], np.ones(WORD_PAUSE), "valid") == WORD_PAUSE
-    )
-    before, after = pauses[pauses + WORD_PAUSE <= peak], pauses[pauses > peak]
-    first = max(first, *(before[-1:] + WORD_PAUSE), peak - LONGEST_WORD // 2)
-    stop = min(stop, *after[:1], first + LONGEST_WORD)
-    return _trim(int(first), int(stop), quiet)
+    if stop - first <= SHORTEST_WORD:
+        return first, stop
+    frame = first // 2
+    part = attention[[0, -1], frame : -(-stop // 2)]
+    peak = part.max(axis=1)
+    rise = 2 * (frame + int(np.argmax(part[0] >= min(RISEN * peak[0], peak[0]))))
+    fallen = np.flatnonzero(part[1] >= min(FALLEN * peak[1], peak[1]))[-1] + 1
+    fall = min(2 * (frame + int(fallen)), stop)
+    first = max(first, min(rise - EARLIER, stop - SHORTEST_WORD))
+    return first, max(first + SHORTEST_WORD, _loud_until(fall, min(stop, fall + LATER), quiet))
+
+
+def _grow(spans: Sequence[tuple[int, int]], quiet: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Let each word before a gap go on while it is loud; move boundaries of words that touch."""
+    starts, stops = np.array(spans).T
+    for number, following in enumerate([*starts[1:], len(quiet)]):
+        stop = stops[number]
+        last = _loud_until(stop, min(following, stop + GROWTH), quiet)
+        stops[number] = max(stop, min(following, last + FADING))
+    touching = starts[1:] == stops[:-1]
+    boundaries = np.maximum(starts, np.minimum(starts + LAG, stops - SHORTEST_WORD))[1:]
+    starts[1:] = np.where(touching, boundaries, starts[1:])
+    stops[:-1] = np.where(touching, boundaries, stops[:-1])
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def _loud_until(step: int, stop: int, quiet: NDArray[np.bool_]) -> int:
+    """Return the end of the loud steps between `step` and `stop`; `step` if it begins a pause."""
+    loud = np.flatnonzero(~quiet[step:stop])
+    joined = loud[np.cumsum(np.diff(loud, prepend=-1) > HOLE) == 0]
+    return step + int(joined[-1]) + 1 if len(joined) else step
 
 
 def _trim(first: int, stop: int, quiet: NDArray[np.bool_]) -> tuple[int, int]:

@@ -14,8 +14,6 @@ the schedule decides whether that part is decoded again, and `chunks` turns the 
 chunks, in the time of the audio.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
@@ -25,7 +23,7 @@ from numpy.typing import NDArray
 
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK, Fallback, compression_ratio
-from whosaid.asr.engine.request import DecodeResult
+from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.frontend.windows import Window
 from whosaid.asr.output.alignment import aligned_words, spoken_until
 from whosaid.asr.output.segments import Segment, read_segments, split_sentences

@@ -12,18 +12,12 @@ punctuation, so a long pause ends a sentence too. A sentence is a segment like t
 timestamps, so later steps need not know the source of the times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from whosaid.asr.checkpoint.special_tokens import SpecialTokens
 from whosaid.timebase import TIME_PRECISION
-from whosaid.transcript import sentence_ends_between
-
-if TYPE_CHECKING:
-    from whosaid.asr.output.alignment import AlignedWord
+from whosaid.transcript import Word, sentence_ends_between
 
 SENTENCE_PAUSE = 1.0  # seconds; drawing breath takes less
 
@@ -35,6 +29,14 @@ class Segment:
     tokens: tuple[int, ...]
     start: float
     end: float
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedWord:
+    """A word in seconds from the window's beginning; `places` index its tokens in the text."""
+
+    word: Word
+    places: tuple[int, ...]
 
 
 def read_segments(

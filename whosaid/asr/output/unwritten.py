@@ -1,12 +1,10 @@
 """Finds speech that a text leaves out: detected speech without words for it.
 
-Whisper stops early above all if a sentence is repeated again and again. Its timestamps then claim
-the rest of the window. So may its words, because alignment stretches one word over all that is
-left. Therefore a word accounts for LONGEST_WORD of speech at most. A span is left out if its speech
-exceeds the speech of its words by FEWEST.
+Whisper stops early above all if a sentence is repeated; its timestamps then claim the rest of the
+window, and alignment stretches a word over it. So a word accounts for as much speech as its text
+may take (`longest_speech`). A span is left out if its speech exceeds that of its words by FEWEST,
+and decoded again. Shorter speech between two pauses is listed if it has no word at all.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,13 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from whosaid.asr.output.words import longest_speech
 from whosaid.transcript import Unwritten, Word
 
 # Maps times in seconds, in order, to the seconds of speech before each.
 SpeechBefore = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 FEWEST = 1.5  # seconds
-LONGEST_WORD = 1.0  # seconds
 SHORTEST_PAUSE = 1.0  # seconds between two spans that are kept separate
+# The shortest speech without any word that is listed, and how near a word counts, in seconds.
+SHORTEST_LISTED, NEAR = 0.3, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ def find_unwritten(
         edges += [begin, max(begin, min(word.end, end))]
     edges.append(max(edges[-1], end))
     excess = np.diff(speech_before(np.array(edges)))
-    excess[1::2] -= LONGEST_WORD  # every second span is a word
+    # Every second span is a word.
+    excess[1::2] -= [longest_speech(word.text) for word in words]
     runs = _runs(excess.tolist())
     return [Gap(edges[first], edges[stop], first // 2, stop // 2) for first, stop in runs]
 
@@ -64,7 +65,13 @@ def unwritten_speech(
             else:
                 spans.append(Unwritten(start, end))
         found += spans
-    return tuple(found)
+    starts = np.sort([*(each.start for each in words), *(each.start for each in found)])
+    ends = np.sort([*(each.end for each in words), *(each.end for each in found)])
+    for start, end in speech:
+        near = np.searchsorted(starts, end + NEAR) - np.searchsorted(ends, start - NEAR, "right")
+        if near == 0 and end - start >= SHORTEST_LISTED:
+            found.append(Unwritten(start, end))
+    return tuple(sorted(found, key=lambda each: each.start))
 
 
 def _runs(excess: Sequence[float]) -> list[tuple[int, int]]:

@@ -8,16 +8,19 @@ every token is a word. Punctuation belongs to the word it touches and takes no t
 openai/whisper's `split_to_word_tokens` (`tokenizer.py`) and `merge_punctuations` (`timing.py`).
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+CHARACTER = 4  # tokens, because UTF-8 has at most four bytes
 PRONOUNCED = frozenset("&%@#*/\\§")
 QUOTES = frozenset("\"'")
+APOSTROPHES = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}")
+# The most seconds of speech of a word, and more for each letter (half an hour of real speech).
+# A letter of a script without case may be a syllable, and a digit, capital or symbol a word.
+WORD, LETTER, SYLLABLE, SPELT = 0.65, 0.06, 0.15, 0.5
 OPENING = frozenset("¿¡")
 OPENING_CATEGORIES = frozenset({"Ps", "Pi", "Pd"})
 
@@ -76,12 +79,19 @@ def split_words(tokens: Sequence[int], decode: Decode, language: str | None) -> 
 
 
 def pieces(tokens: Sequence[int], decode: Decode) -> list[Piece]:
-    """Cut `tokens` wherever the text so far is whole characters; joined, pieces are the text."""
+    """Cut `tokens` wherever the text so far is whole characters; joined, pieces are the text.
+
+    Characters have at most CHARACTER tokens, so the last tokens show whether one is incomplete.
+    """
     whole, found = decode(list(tokens)), list[Piece]()
     first = begin = 0
     for stop in range(1, len(tokens) + 1):
-        text = decode(list(tokens[first:stop]))
-        broken = text.endswith(INCOMPLETE) or text != whole[begin : begin + len(text)]
+        tail = max(first, stop - CHARACTER)
+        text = decode(list(tokens[tail:stop]))
+        broken = text.endswith(INCOMPLETE)
+        if not broken:
+            text = decode(list(tokens[first:stop])) if first < tail else text
+            broken = text != whole[begin : begin + len(text)]
         if broken and stop < len(tokens):
             continue
         end = len(whole) if stop == len(tokens) else begin + len(text)
@@ -89,6 +99,29 @@ def pieces(tokens: Sequence[int], decode: Decode) -> list[Piece]:
             found.append(Piece(whole[begin:end], first, stop))
             first, begin = stop, end
     return found
+
+
+def longest_speech(word: str) -> float:
+    """Return the most seconds of speech that a word accounts for.
+
+    Digits, symbols and capitals within a word may each be pronounced as a word of their own.
+    """
+    spoken = [place for place, character in enumerate(word) if not _is_silent(character)]
+    if not spoken:
+        return WORD
+    first, stop = spoken[0], spoken[-1] + 1
+    return WORD + sum(map(_seconds, word[first].lower() + word[first + 1 : stop]))
+
+
+def _seconds(character: str) -> float:
+    """Return the most seconds that a character adds to its word."""
+    category = unicodedata.category(character)
+    if category[0] == "M" or character in APOSTROPHES:
+        return 0.0
+    if category == "Ll":
+        return LETTER
+    is_digit = unicodedata.numeric(character, None) is not None
+    return SPELT if is_digit or category == "Lu" or category[0] != "L" else SYLLABLE
 
 
 def _groups(found: Sequence[Piece], spaced: bool) -> Iterator[list[Piece]]:

@@ -28,6 +28,7 @@ from pydantic_core import to_json
 from whosaid.errors import EndpointError, InvalidParameter
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.server.admission import is_loopback
+from whosaid.server.clock import now
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.store import TICK_S, Job, JobStore, until_written
 from whosaid.server.settings import PORT, callback_key
@@ -66,12 +67,12 @@ def read_target(url: str, allowed: Collection[str]) -> str:
     return f"{name}:{port}"
 
 
-def signed_headers(secret: bytes, name: str, now: int, body: bytes) -> dict[str, str]:
-    signature = hmac.digest(secret, f"{name}.{now}.".encode() + body, "sha256")
+def signed_headers(secret: bytes, name: str, sent: int, body: bytes) -> dict[str, str]:
+    signature = hmac.digest(secret, f"{name}.{sent}.".encode() + body, "sha256")
     return {
         "content-type": "application/json",
         "webhook-id": name,
-        "webhook-timestamp": str(now),
+        "webhook-timestamp": str(sent),
         "webhook-signature": f"v1,{b64encode(signature).decode()}",
     }
 
@@ -114,10 +115,9 @@ class Callbacks:
         # A callback that was sent while the store was read may still look due in the result.
         busy = set(self._called)
         waiting = await asyncio.to_thread(self._store.callbacks)
-        now = time.time()
         for job, due in waiting:
-            if due > now:
-                return due - now
+            if (seconds := due - now()) > 0:
+                return seconds
             host = ""  # if the current settings do not allow it
             with suppress(EndpointError):
                 host = read_target(job.callback_url or "", self._hosts)
@@ -131,7 +131,7 @@ class Callbacks:
         try:
             delivered = bool(host) and await self._is_delivered(job)
             pauses = PAUSES[job.callback_tries :]
-            again = time.time() + pauses[0] if pauses and not delivered else None
+            again = now() + pauses[0] if pauses and not delivered else None
             await until_written(self._store.called_back, job.id, delivered, again)
             result = "delivered" if delivered else "not delivered"
             logger.info("callback of %s %s at try %d", job.id, result, job.callback_tries + 1)

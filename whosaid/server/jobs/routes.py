@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Collection
 from typing import Any
 
@@ -15,21 +14,39 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic_core import to_json
 
-from whosaid.audio.decode import decode_base64
+from whosaid.answer.formats import MEDIA_TYPES, file_bytes
+from whosaid.answer.kept import layout_of, rendered
+from whosaid.audio.decode import decode_files
 from whosaid.endpoint import Endpoint
 from whosaid.errors import InvalidParameter
-from whosaid.server.admission import token_of
-from whosaid.server.description import ANY_BODY, ErrorBody, JobBody, JobList, bodies, refusals
+from whosaid.server.clock import now
+from whosaid.server.description import (
+    ANY_BODY,
+    AnswerBody,
+    ErrorBody,
+    JobBody,
+    JobList,
+    answers,
+    bodies,
+    refusals,
+)
 from whosaid.server.errors import Kind, Refusal
+from whosaid.server.idempotency import key_of
 from whosaid.server.jobs.callbacks import read_target
-from whosaid.server.jobs.runner import FORMATS, JobRunner, write_request
-from whosaid.server.jobs.store import Job, Status
+from whosaid.server.jobs.runner import FORMATS, JobRunner
+from whosaid.server.jobs.store import Job, JobStore, Result, Status
 from whosaid.server.request_body import read_body
 
 JSON = "application/json"
 CALLBACK_URL = {
     "type": ["string", "null"],
     "description": "The URL to call after the job's end, on a host of CALLBACK_HOSTS",
+}
+IN_QUERY = {
+    "name": "callback_url",
+    "in": "query",
+    "description": "If the body is the audio file",
+    "schema": {"type": "string"},
 }
 FORMAT = {
     "name": "format",
@@ -43,28 +60,24 @@ CREATE: dict[str, Any] = {
     "status_code": 202,
     "responses": {
         202: {"description": "The job", "model": JobBody},
-        **refusals(*ANY_BODY, 507, model=ErrorBody),
+        **refusals(*ANY_BODY, 404, 507, model=ErrorBody),
     },
-    "openapi_extra": bodies(callback_url=CALLBACK_URL),
-    "operation_id": "create_job",
+    "openapi_extra": {"parameters": [IN_QUERY], **bodies(callback_url=CALLBACK_URL)},
 }
 LIST: dict[str, Any] = {
     "summary": "The key's jobs, the newest first",
     "responses": {
         200: {"description": "Without answers", "model": JobList},
-        **refusals(401, 403, 429, model=ErrorBody),
+        **refusals(401, 403, 404, 429, model=ErrorBody),
     },
-    "operation_id": "list_jobs",
 }
-JOB_OR_ANSWER = {"description": "The job, or with `format` its answer", "model": JobBody}
 READ: dict[str, Any] = {
-    "summary": "A job and, once it has succeeded, its answer",
+    "summary": "A job and, once it has succeeded, its answer; with `format` only the answer",
     "responses": {
-        200: {**JOB_OR_ANSWER, "content": {"text/plain": {}}},
+        200: answers(JobBody | AnswerBody, *MEDIA_TYPES.values()),
         **refusals(400, 401, 403, 404, 409, 429, model=ErrorBody),
     },
     "openapi_extra": {"parameters": [FORMAT]},
-    "operation_id": "read_job",
 }
 REMOVE: dict[str, Any] = {
     "summary": "Cancel a job, or delete one that has ended",
@@ -73,48 +86,49 @@ REMOVE: dict[str, Any] = {
         204: {"description": "The job had ended, and is deleted"},
         **refusals(401, 403, 404, 429, 507, model=ErrorBody),
     },
-    "operation_id": "remove_job",
 }
-MEDIA_TYPES = {"vtt": "text/vtt", "tsv": "text/tab-separated-values"}
 
 
 def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str]) -> APIRouter:
     """Return the routes; JOBS_DISABLED without a `runner`. Callbacks may go to `hosts`."""
-    if runner is None:
-        return _without_jobs()
-    routes, store = APIRouter(prefix="/v1"), runner.store
+    routes = APIRouter(prefix="/v1")
 
-    def owner(request: Request) -> bytes:
-        return store.owner(token_of(request.headers))
+    def enabled(request: Request) -> tuple[JobRunner, JobStore, bytes]:
+        """Return the runner, its store and the owner of the client's jobs."""
+        if runner is None:
+            text = "this server has no jobs: set DATA_DIR to a folder for them"
+            raise Refusal(Kind.JOBS_DISABLED, text)
+        return runner, runner.store, request.state.principal.owner
 
     @routes.post("/jobs", **CREATE)
-    async def create(request: Request) -> Response:
+    async def create_job(request: Request) -> Response:
+        runner, store, _ = enabled(request)
         await asyncio.to_thread(store.check_room, 0)
         body, as_text = await read_body(request)
         callback_url = take_callback_url(body, hosts)
-        async with endpoint.loaded():
+        async with endpoint.use_models():
             asked = await asyncio.to_thread(endpoint.parse, body, as_text)
-        audio = await asyncio.to_thread(decode_base64, asked.upload.take(), endpoint.limits)
-        kept = await asyncio.to_thread(write_request, asked)
-        job = await asyncio.to_thread(
-            store.add, owner(request), audio, kept, callback_url, time.time()
-        )
+        files = await asyncio.to_thread(decode_files, asked.upload.take(), endpoint.limits)
+        sender, key = request.state.principal, key_of(request.headers)
+        job = await asyncio.to_thread(runner.accept, sender, files, asked, callback_url, key)
         runner.wake()
         # An absolute path, because the request may have been for `/v1/jobs/`.
         location = f"{request.scope['root_path']}/v1/jobs/{job.id}"
         return Response(_body(runner, job), 202, {"Location": location}, JSON)
 
     @routes.get("/jobs", **LIST)
-    def list_all(request: Request) -> Response:
-        jobs = [job_json(runner, job) for job in store.jobs(owner(request))]
+    def list_jobs(request: Request) -> Response:
+        runner, store, owner = enabled(request)
+        jobs = [job_json(runner, job) for job in store.jobs(owner)]
         return Response(to_json({"object": "list", "data": jobs}), media_type=JSON)
 
     @routes.get("/jobs/{job}", **READ)
-    def read(job: str, request: Request) -> Response:
+    def read_job(job: str, request: Request) -> Response:
+        runner, store, owner = enabled(request)
         form = request.query_params.get("format")
         if form not in (None, "json", *FORMATS):
             raise InvalidParameter(f"should be json, {', '.join(FORMATS)}", "format")
-        found, result = store.job(owner(request), job), store.result(owner(request), job)
+        found, result = store.job(owner, job), store.result(owner, job)
         if form is None:
             answer = None if result is None else result.answer
             return Response(_body(runner, found, answer), media_type=JSON)
@@ -122,19 +136,27 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
             raise Refusal(Kind.JOB_NOT_DONE, f"the job is {found.status}")
         if form == "json":
             return Response(result.answer, media_type=JSON)
-        text = json.loads(result.files)[form]
-        return Response(text, media_type=MEDIA_TYPES.get(form, "text/plain"))
+        return Response(_file(result, form), media_type=MEDIA_TYPES[form])
 
     @routes.delete("/jobs/{job}", **REMOVE)
-    async def remove(job: str, request: Request) -> Response:
-        if not await asyncio.to_thread(store.cancel, owner(request), job, time.time()):
-            await asyncio.to_thread(store.remove, owner(request), job)
+    async def remove_job(job: str, request: Request) -> Response:
+        runner, store, owner = enabled(request)
+        if not await asyncio.to_thread(store.cancel, owner, job, now()):
+            await asyncio.to_thread(store.remove, owner, job)
             return Response(status_code=204)
         runner.cancel(job)
-        found = await asyncio.to_thread(store.job, owner(request), job)
+        found = await asyncio.to_thread(store.job, owner, job)
         return Response(_body(runner, found), media_type=JSON)
 
     return routes
+
+
+def _file(result: Result, form: str) -> bytes:
+    """Return a file of a job's result; the server that made it may have had fewer formats."""
+    files = json.loads(result.files)
+    if form not in files:
+        files = rendered(json.loads(result.answer), [form], layout_of({}))
+    return file_bytes(form, files[form])
 
 
 def take_callback_url(body: dict[str, Any], hosts: Collection[str]) -> str | None:
@@ -173,16 +195,3 @@ def _body(runner: JobRunner, job: Job, answer: bytes | None = None) -> bytes:
     """Return a job as JSON; its `answer` is byte for byte an answer of `/`."""
     body = to_json(job_json(runner, job))
     return body[:-1] + b',"answer":' + (answer or b"null") + b"}"
-
-
-def _without_jobs() -> APIRouter:
-    routes = APIRouter(prefix="/v1", include_in_schema=False)
-
-    @routes.api_route("/jobs", methods=["GET", "POST"])
-    @routes.api_route("/jobs/{job}", methods=["GET", "DELETE"])
-    async def refuse() -> None:
-        raise Refusal(
-            Kind.JOBS_DISABLED, "this server has no jobs: set DATA_DIR to a folder for them"
-        )
-
-    return routes

@@ -10,23 +10,26 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, get_args
 
 from config import InferenceConfig, OutputFormat
 from whosaid.answer.response import Answer, response
-from whosaid.asr import Progress
+from whosaid.asr import Transcribed
 from whosaid.endpoint import Decoded, Finished
+from whosaid.endpoint.request import TranscriptionRequest
 from whosaid.errors import EndpointError
-from whosaid.request import TranscriptionRequest
 from whosaid.runtime.errors import endpoint_errors, process_ends
+from whosaid.server.clock import now
 from whosaid.server.jobs.callbacks import Callbacks
-from whosaid.server.jobs.store import TICK_S, JobStore, Result, Status, until_written
-from whosaid.server.metrics import Service
+from whosaid.server.jobs.store import TICK_S, Job, JobStore, Result, Status, until_written
+from whosaid.server.keys import Account, ApiKeys, Principal
 from whosaid.server.native import encode
+from whosaid.server.service import Service
 from whosaid.server.settings import ServerSettings
 
 logger = logging.getLogger("server")
@@ -37,10 +40,13 @@ FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 class JobRunner:
     """Answers a store's jobs, and sends their callbacks; `progress` is of running jobs by id."""
 
-    def __init__(self, service: Service, store: JobStore, settings: ServerSettings) -> None:
+    def __init__(
+        self, service: Service, store: JobStore, settings: ServerSettings, keys: ApiKeys
+    ) -> None:
         self.store, self.kept_seconds = store, settings.job_seconds
-        self.progress: dict[str, Progress] = {}
+        self.progress: dict[str, Transcribed] = {}
         self._service, self._most = service, settings.max_running_jobs
+        self._keys = keys
         self._callbacks = Callbacks(store, settings.callback_hosts, settings.callback_secret)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken = asyncio.Event()
@@ -58,6 +64,19 @@ class JobRunner:
             calling.cancel()
             await asyncio.wait({running, calling})
             self.store.close()
+
+    def accept(
+        self,
+        sender: Principal,
+        files: Sequence[bytes],
+        request: TranscriptionRequest,
+        callback_url: str | None,
+        key: str | None,
+    ) -> Job:
+        """Return a new job, or the sender's with the same idempotency `key`. Raises Refusal."""
+        kept = write_request(request, [*map(len, files)], sender.account)
+        audio = b"".join(files)  # one file is not copied
+        return self.store.add(sender.owner, audio, kept, callback_url, now(), key)
 
     def wake(self) -> None:
         self._woken.set()
@@ -83,7 +102,7 @@ class JobRunner:
             self._woken.clear()
             # Errors of the disk are logged, and the work is tried again.
             with suppress(EndpointError), endpoint_errors():
-                await asyncio.to_thread(self.store.expire, time.time() - self.kept_seconds)
+                await asyncio.to_thread(self.store.expire, now() - self.kept_seconds)
                 await self._begin_jobs()
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
@@ -96,7 +115,7 @@ class JobRunner:
 
     async def _begin_jobs(self) -> None:
         while self._may_run:
-            claimed = await asyncio.to_thread(self.store.claim, self._most, time.time())
+            claimed = await asyncio.to_thread(self.store.claim, self._most, now())
             if claimed is None:
                 return
             job, request = claimed
@@ -113,53 +132,73 @@ class JobRunner:
         self._callbacks.wake()
 
     async def _answer(self, job: str, kept: bytes) -> None:
-        """Run one job to its end, which is kept; where this process ends, it is not ended."""
+        """Run one job to its end, which is kept. If this process ends, the job does not; if the
+        server fails, the job is queued again.
+        """
         began, told = time.monotonic(), "OK"
         try:
-            async with self._service.endpoint.loaded():
+            async with self._service.endpoint.use_models():
                 with endpoint_errors():
                     result = await self._result(job, kept)
             end = partial(self.store.end, job, Status.SUCCEEDED, result=result)
         except EndpointError as error:
-            if not self._may_run:
+            if not self._may_run or (error.status >= 500 and await self._put_back(job)):
                 return
             told = error.code
             end = partial(self.store.end, job, Status.FAILED, error=str(error))
         seconds = time.monotonic() - began
         # A job counts as running until its end is written.
-        if await until_written(lambda: end(time.time())):
+        if await until_written(lambda: end(now())):
             logger.info("%s %s in %.2f s", job, told, seconds)
+
+    async def _put_back(self, job: str) -> bool:
+        """Queue a job again after TICK_S, for the machine to recover; False if it failed before."""
+        await asyncio.sleep(TICK_S)
+        queued = await until_written(self.store.put_back_failed, job)
+        if queued:
+            logger.warning("%s is queued again: the server failed", job)
+        return queued
 
     async def _result(self, job: str, kept: bytes) -> Result:
         """Transcribe a job's recording. Raises EndpointError, OSError."""
-        request = await asyncio.to_thread(self._read_request, job, kept)
-        async with aclosing(self._service.stream(request)) as events:
+        request, key = await asyncio.to_thread(self._read_request, job, kept)
+        events = self._service.stream(request, account=self._keys.account(key))
+        async with aclosing(events):
             async for event in events:
                 if isinstance(event, Decoded):
-                    self.progress[job] = Progress(0.0, event.duration, ())
-                elif isinstance(event, Progress):
+                    self.progress[job] = Transcribed(0.0, event.duration, ())
+                elif isinstance(event, Transcribed):
                     self.progress[job] = replace(event, chunks=())
                 elif isinstance(event, Finished):
                     return await asyncio.to_thread(render, event.answer, request.config)
         raise AssertionError("a request ends with its answer")
 
-    def _read_request(self, job: str, kept: bytes) -> TranscriptionRequest:
-        """Return the request as sent, with warnings of its submission and of this parse."""
+    def _read_request(self, job: str, kept: bytes) -> tuple[TranscriptionRequest, str | None]:
+        """Return the request as sent, with warnings of its submission and of this parse, and the
+        name of its key.
+        """
         given: dict[str, Any] = json.loads(kept)
         config = InferenceConfig.read(given["parameters"])
-        request = self._service.endpoint.request_of(self.store.audio(job), config)
+        audio, sizes = self.store.audio(job), given.get("sizes") or []
+        ends = [*accumulate(sizes)] if len(sizes) > 1 else [len(audio)]
+        files = [audio[start:end] for start, end in pairwise([0, *ends])]
+        request = self._service.endpoint.request_of(files, config)
         warnings = dict.fromkeys((*given["warnings"], *request.warnings))
-        return request._replace(warnings=tuple(warnings))
+        return request._replace(warnings=tuple(warnings)), given.get("key")
 
 
-def write_request(request: TranscriptionRequest) -> bytes:
-    """Return a request without its audio as JSON, kept until the job ends. Clips of known speakers
-    are included.
+def write_request(
+    request: TranscriptionRequest, sizes: Sequence[int], account: Account | None = None
+) -> bytes:
+    """Return a request without its audio as JSON, kept until the job ends, with the `sizes` of its
+    files, which are kept as one. Clips of known speakers are included.
 
     Only parameters that the client sent are written, so that a newer server can read the file.
     """
     parameters = request.config.model_dump(mode="json", exclude_unset=True)
-    return json.dumps({"parameters": parameters, "warnings": request.warnings}).encode()
+    key = None if account is None else account.name
+    kept = {"parameters": parameters, "warnings": request.warnings, "key": key, "sizes": sizes}
+    return json.dumps(kept).encode()
 
 
 def render(answer: Answer, config: InferenceConfig) -> Result:

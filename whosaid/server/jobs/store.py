@@ -4,18 +4,19 @@ Every change of a job is one statement whose WHERE has the expected status, so t
 racing changes succeeds, and an answer is written at most once. A recording is on disk before its
 job, and is removed when the job has ended; the next start repairs the leftovers of a crash. A job
 that was running then runs again, alone, because it may have caused the crash; after a second crash
-it fails. Times are seconds since 1970 and come from the caller.
+it fails. A failure of the server counts too. Times are seconds since 1970 and come from the caller.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import logging
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -25,7 +26,8 @@ from typing import Any, TypeVar
 from whosaid.errors import EndpointError, StartError
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.server.errors import Kind, Refusal
-from whosaid.server.jobs.folder import DataFolder
+from whosaid.server.idempotency import reused
+from whosaid.server.jobs.folder import ARRIVING, DataFolder
 
 logger = logging.getLogger("server")
 T = TypeVar("T")
@@ -33,7 +35,7 @@ T = TypeVar("T")
 # Seconds between two tries to write to a failing disk, and between two looks for expired jobs and
 # due callbacks.
 TICK_S = 60.0
-# Crashes of the process during a job after which the job fails.
+# Crashes of the process, and failures of the server, during a job after which the job fails.
 MOST_CRASHES = 2
 CRASHED = "JOB_CRASHED: the server ended twice while this job was running"
 VERSION = 1
@@ -72,6 +74,9 @@ AND (SELECT count(*) FROM jobs WHERE status = 'running') < iif(crashes, 1, :most
 AND NOT EXISTS (SELECT 1 FROM jobs WHERE status = 'running' AND crashes)
 RETURNING id, request
 """
+# Digits at the end of a job's id that tell its content, if the client named it.
+MARK_DIGITS = 8
+WITH_KEY = f"SELECT id FROM jobs WHERE substr(id, 1, length(id) - {MARK_DIGITS}) = ?"
 END = """
 UPDATE jobs SET status = :status, ended = :now, error = :error, answer = :answer, files = :files,
     bytes = coalesce(length(:answer) + length(:files), 0), request = NULL,
@@ -121,16 +126,20 @@ class Result:
 
 
 class JobStore:
-    """At most `most` jobs, with about `most_bytes` of recordings and answers. Thread-safe."""
+    """At most `most` jobs, with about `most_bytes` of recordings and answers. Thread-safe.
+
+    `owner_key` keys the digests by which the jobs' owners are known.
+    """
 
     def __init__(self, folder: Path, most: int, most_bytes: int, now: float) -> None:
         self._folder = DataFolder(folder)
         self._most, self._most_bytes = most, most_bytes
         self._arriving: list[int] = []
         self._lock, self._recovered = threading.RLock(), False
+        self._naming = threading.Lock()
         try:
-            self._database, self._owner_key = _open(self._folder.database())
-            self._remove_leftovers()  # first, because it makes room on a full disk
+            self._database, self.owner_key = _open(self._folder.database())
+            self._take_up_recordings()  # first, because it makes room on a full disk
             try:
                 self._recover(now)
             except Refusal as error:  # if the disk is full, `claim` recovers later
@@ -145,70 +154,97 @@ class JobStore:
             self._database.close()
         self._folder.close()
 
-    def owner(self, token: bytes) -> bytes:
-        """Return the owner of a token's jobs, a digest that does not reveal the token."""
-        return hmac.digest(self._owner_key, token, "sha256")
-
     # Requests of clients
 
     def check_room(self, size: int) -> None:
-        """Raise JobsFull if `size` bytes do not fit now, BodyTooLarge if they never fit."""
+        """Raise Refusal if `size` bytes do not fit now, or never."""
         if size > self._most_bytes:
-            raise Refusal(
-                Kind.BODY_TOO_LARGE, f"recordings of jobs may have {self._most_bytes} bytes"
-            )
+            text = f"recordings of jobs may have {self._most_bytes} bytes"
+            raise Refusal(Kind.BODY_TOO_LARGE, text)
         with self._lock:
             count, kept = self._first("SELECT count(*), coalesce(sum(bytes), 0) FROM jobs")
             if count + len(self._arriving) >= self._most:
                 raise Refusal(Kind.JOBS_FULL, f"{self._most} jobs are kept, the most allowed")
             if kept + sum(self._arriving) + size > self._most_bytes:
-                raise Refusal(
-                    Kind.JOBS_FULL, f"{self._most_bytes} bytes of jobs are kept, the most allowed"
-                )
+                text = f"{self._most_bytes} bytes of jobs are kept, the most allowed"
+                raise Refusal(Kind.JOBS_FULL, text)
 
     def add(
-        self, owner: bytes, audio: bytes, request: bytes, callback_url: str | None, now: float
+        self,
+        owner: bytes,
+        audio: bytes,
+        request: bytes,
+        callback_url: str | None,
+        now: float,
+        key: str | None = None,
     ) -> Job:
-        """Return a new job that is on disk. Raises Refusal without room, or if the disk fails."""
-        job, size = f"job_{secrets.token_hex(16)}", len(audio) + len(request)
+        """Return a new job that is on disk, or the owner's with the same idempotency `key`. Raises
+        Refusal for a key of another recording, without room, or if the disk fails.
+        """
+        if key is None:
+            return self._add(
+                f"job_{secrets.token_hex(16)}", owner, audio, request, callback_url, now
+            )
+        content = audio, request, (callback_url or "").encode()
+        job = self._named(owner, key, content)
+        with self._naming:
+            if found := self._rows(WITH_KEY, (job[:-MARK_DIGITS],)):
+                if found[0][0] != job:
+                    raise reused()
+                return self.job(owner, job)
+            return self._add(job, owner, audio, request, callback_url, now)
+
+    def _named(self, owner: bytes, key: str, content: Iterable[bytes]) -> str:
+        """Return the id of a job with an idempotency key; its last digits tell the content."""
+        name = hmac.digest(self.owner_key, owner + key.encode(), "sha256").hex()
+        mark = hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in content))
+        return f"job_{name[: 32 - MARK_DIGITS]}{mark.hexdigest()[:MARK_DIGITS]}"
+
+    def _add(
+        self,
+        job: str,
+        owner: bytes,
+        audio: bytes,
+        request: bytes,
+        callback_url: str | None,
+        now: float,
+    ) -> Job:
+        size = len(audio) + len(request)
         with self._room(size):
             try:
                 self._folder.write(job, audio)
-                self._rows(
-                    "INSERT INTO jobs (id, owner, status, created, bytes, request, callback_url)"
-                    " VALUES (?, ?, 'queued', ?, ?, ?, ?)",
-                    (job, owner, now, size, request, callback_url),
-                )
+                with self._lock:  # so that `claim` finds the recording under its name
+                    self._rows(
+                        "INSERT INTO jobs (id, owner, status, created, bytes, request,"
+                        " callback_url) VALUES (?, ?, 'queued', ?, ?, ?, ?)",
+                        (job, owner, now, size, request, callback_url),
+                    )
+                    self._folder.accept(job)
             except OSError as error:
-                raise Refusal(
-                    Kind.STORAGE_FAILED, "the recording cannot be written to the disk"
-                ) from error
+                text = "the recording cannot be written to the disk"
+                raise Refusal(Kind.STORAGE_FAILED, text) from error
             except Refusal:
-                self._folder.remove(job)
+                self._folder.remove(job + ARRIVING)
                 raise
         return self.job(owner, job)
 
     def job(self, owner: bytes, job: str) -> Job:
-        return _job(
-            self._first(f"SELECT {COLUMNS} FROM jobs WHERE id = ? AND owner = ?", job, owner)
-        )
+        one = f"SELECT {COLUMNS} FROM jobs WHERE id = ? AND owner = ?"
+        return _job(self._first(one, job, owner))
 
     def jobs(self, owner: bytes) -> list[Job]:
         """Return all of the owner's jobs, the newest first."""
-        rows = self._rows(
-            f"SELECT {COLUMNS} FROM jobs WHERE owner = ? ORDER BY number DESC", (owner,)
-        )
-        return [_job(row) for row in rows]
+        newest = f"SELECT {COLUMNS} FROM jobs WHERE owner = ? ORDER BY number DESC"
+        return [_job(row) for row in self._rows(newest, (owner,))]
 
     def result(self, owner: bytes, job: str) -> Result | None:
-        """Return the answer of one of the owner's jobs; None if there is none. Raises NotFound."""
-        answer, files = self._first(
-            "SELECT answer, files FROM jobs WHERE id = ? AND owner = ?", job, owner
-        )
+        """Return the answer of one of the owner's jobs; None if there is none. Raises Refusal."""
+        both = "SELECT answer, files FROM jobs WHERE id = ? AND owner = ?"
+        answer, files = self._first(both, job, owner)
         return None if answer is None else Result(answer, files)
 
     def cancel(self, owner: bytes, job: str, now: float) -> bool:
-        """Cancel one of the owner's jobs; return False if it had ended. Raises NotFound."""
+        """Cancel one of the owner's jobs; return False if it had ended. Raises Refusal."""
         return self.end(self.job(owner, job).id, Status.CANCELLED, now)
 
     def remove(self, owner: bytes, job: str) -> None:
@@ -255,6 +291,14 @@ class JobStore:
         self._folder.remove(job)
         return True
 
+    def put_back_failed(self, job: str) -> bool:
+        """Queue a running job again, unless this is its last of MOST_CRASHES failures."""
+        statement = (
+            "UPDATE jobs SET status = 'queued', started = NULL, crashes = crashes + 1"
+            " WHERE id = ? AND status = 'running' AND crashes + 1 < ? RETURNING id"
+        )
+        return bool(self._rows(statement, (job, MOST_CRASHES)))
+
     def put_back(self) -> None:
         """Queue all running jobs again, for the next process."""
         self._rows("UPDATE jobs SET status = 'queued', started = NULL WHERE status = 'running'")
@@ -294,20 +338,35 @@ class JobStore:
         with self._lock, self._database:  # which rolls back
             self._rows("BEGIN IMMEDIATE")
             self._rows("UPDATE jobs SET crashes = crashes + 1 WHERE status = 'running'")
-            crashed = self._rows(
-                "SELECT id FROM jobs WHERE status = 'running' AND crashes >= ?", (MOST_CRASHES,)
-            )
-            for (job,) in crashed:
+            crashed = "SELECT id FROM jobs WHERE status = 'running' AND crashes >= ?"
+            for (job,) in self._rows(crashed, (MOST_CRASHES,)):
                 self.end(job, Status.FAILED, now, CRASHED)
             self.put_back()
             self._rows("COMMIT")
         self._recovered = True
 
-    def _remove_leftovers(self) -> None:
-        """Remove the recordings that no queued job needs."""
-        kept = self._rows("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
-        for name in self._folder.names() - {job for (job,) in kept}:
-            self._folder.remove(name)
+    def _take_up_recordings(self) -> None:
+        """Remove recordings of ended jobs and of uploads that never became jobs. Other recordings
+        without a job stay, because a newer database may have their jobs.
+        """
+        jobs = dict(self._rows("SELECT id, status IN ('queued', 'running') FROM jobs"))
+        removed = unknown = 0
+        for name in self._folder.recordings():
+            job = name.removesuffix(ARRIVING)
+            if jobs.get(job):
+                self._folder.protect(name)
+                if name != job:
+                    self._folder.accept(job)
+            elif job in jobs or name != job:
+                self._folder.remove(name)
+                removed += 1
+            else:
+                unknown += 1
+        if removed:
+            logger.info("DATA_DIR: removed %d recordings that no job needs", removed)
+        if unknown:
+            text = "DATA_DIR: audio has %d recordings of jobs that jobs.sqlite lacks; they stay"
+            logger.warning(text, unknown)
 
     @contextmanager
     def _room(self, size: int) -> Iterator[None]:

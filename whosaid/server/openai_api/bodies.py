@@ -5,13 +5,12 @@ routes agree. The SDK does not validate answers, so no value may be None. Answer
 labels of speakers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from diarization_utils import segment_per_chunk
+from whosaid.answer.rendering import Rendering
 from whosaid.answer.response import (
     Answer,
     clamp_times,
@@ -21,7 +20,6 @@ from whosaid.answer.response import (
     unwritten_json,
     voices_json,
 )
-from whosaid.answer.subtitles import Rendering
 from whosaid.payload.languages import language_name
 from whosaid.server.openai_api.form import TRANSLATE, AudioRequest
 from whosaid.server.openai_api.logprobs import token_logprobs
@@ -86,8 +84,8 @@ def extras(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
     the client's `text` if requested.
     """
     found: dict[str, Any] = {}
-    if asked.tokenizer is not None:
-        found["logprobs"] = token_logprobs(answer.transcript.chunks, asked.tokenizer)
+    if asked.token_bytes is not None:
+        found["logprobs"] = token_logprobs(answer.transcript.chunks, asked.token_bytes)
     if answer.known_speakers:
         found["known_speakers"] = known_speakers_json(answer.known_speakers)
     if asked.request.config.voices:
@@ -105,6 +103,7 @@ def diarized_segments(answer: Answer) -> list[dict[str, Any]]:
     """Return a `transcript.text.segment` for each stretch of one speaker."""
     rendering = Rendering(_seconds(answer), answer.transcript.chunks, answer.segments or ())
     segments = clamp_times(rendering.blocks, _seconds(answer))
+    labelled = zip(segments, everyone_labelled(segments), strict=True)
     return [
         {
             "type": "transcript.text.segment",
@@ -114,9 +113,7 @@ def diarized_segments(answer: Answer) -> list[dict[str, Any]]:
             "text": segment.text,
             "speaker": speaker,
         }
-        for place, (segment, speaker) in enumerate(
-            zip(segments, everyone_labelled(segments), strict=True)
-        )
+        for place, (segment, speaker) in enumerate(labelled)
     ]
 
 
@@ -170,6 +167,8 @@ def _words(chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
         entry: dict[str, Any] = {"word": word.text.strip(), "start": word.start, "end": word.end}
         if word.speaker:
             entry["speaker"] = word.speaker
+        if word.heard is not None:
+            entry["heard"] = word.heard
         words.append(entry)
     return words
 

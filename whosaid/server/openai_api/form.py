@@ -24,30 +24,27 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidati
 from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData
 from starlette.requests import Request
-from transformers import PreTrainedTokenizerBase
 
 from config import MAX_HOTWORDS, OTHER_NAMES, TEXT_BOOLEANS, InferenceConfig
+from whosaid.answer.cues import LAYOUT
 from whosaid.endpoint import Endpoint
+from whosaid.endpoint.request import CUES, TranscriptionRequest, ignored_names
 from whosaid.errors import InvalidParameter, Unsupported
 from whosaid.payload.languages import distinct_languages
 from whosaid.payload.parameters import LONGEST_MS, LONGEST_PAD_MS, MAX_CLIPS, clips_of
-from whosaid.request import TranscriptionRequest, ignored_names
+from whosaid.server.description import Model
 from whosaid.server.errors import Kind, Refusal
+from whosaid.server.openai_api.logprobs import TokenBytes
 from whosaid.server.request_body import LISTS, content, is_text, multipart_form, refuse_in_query
 
-MAX_FIELDS, MAX_FILES = 1000, 8
+MAX_FIELDS, MAX_FILES = 1000 + MAX_HOTWORDS, 8
 # The fields that hold audio as text; all others, names included, have so many characters together.
 NAMES, REFERENCES, MAX_CHARACTERS = "known_speaker_names", "known_speaker_references", 2**20
 # The brackets of a list's name are dropped: clients write `keywords[]`, `keywords[0]`, `keywords`.
 LIST_INDEX = re.compile(r"\[\d*\]$", re.ASCII)
 TRANSCRIBE, TRANSLATE = "transcribe", "translate"
-FILES = ("srt", "vtt")
 WITHOUT_SPEAKERS = ("json", "text")
 HINTS = ("num_speakers", "min_speakers", "max_speakers", "known_speakers", "voices")
-SUBTITLES = (
-    *("max_line_width", "max_line_count", "max_words_per_line"),
-    *("highlight_words", "subtitle_speakers"),
-)
 OWN_NAMES = (*InferenceConfig.model_fields, *OTHER_NAMES)
 # The fields that replace parameters of the endpoint.
 INSTEAD = {
@@ -136,10 +133,13 @@ class TranslationForm(BaseModel):
 
     @classmethod
     def described(cls) -> dict[str, Any]:
-        """Return the form's JSON schema, including the endpoint's parameters that it accepts."""
+        """Return the form's JSON schema, including the endpoint's parameters that it accepts. A
+        form has neither null nor empty lists, so these are no values and no defaults.
+        """
         schema, own = cls.model_json_schema(), InferenceConfig.model_json_schema()["properties"]
         own = {name: each for name, each in own.items() if name not in (*INSTEAD, "task")}
-        return {**schema, "properties": own | schema["properties"]}
+        fields = own | schema["properties"]
+        return {**schema, "properties": {name: _in_form(each) for name, each in fields.items()}}
 
     def texts(self, name: str) -> list[str]:
         """Return the values of a field that is not OpenAI's; none if all are blank."""
@@ -147,7 +147,8 @@ class TranslationForm(BaseModel):
 
     def parameters(self) -> dict[str, Any]:
         """Return the endpoint's parameters. Raises InvalidParameter or Unsupported."""
-        found = {name: values for name in OWN_NAMES if (values := self.texts(name))}
+        given = {name: values for name in OWN_NAMES if (values := self.texts(name))}
+        found = {name: each for name, each in given.items() if not _is_default(name, each)}
         for name, values in found.items():
             if name in INSTEAD:
                 raise Unsupported(f"is {INSTEAD[name]} on this route", name)
@@ -159,6 +160,24 @@ class TranslationForm(BaseModel):
         """Return the names of all fields without effect."""
         served = {*OWN_NAMES, *(f"{STRATEGY}[{name}]" for name in ServerVad.model_fields)}
         return [name for name in self.model_extra or {} if name not in served and self.texts(name)]
+
+
+def _in_form(field: dict[str, Any]) -> dict[str, Any]:
+    """Return a field's schema without null and without an empty default."""
+    schema = {key: each for key, each in field.items() if each not in (None, [])}
+    kinds = [each for each in schema.pop("anyOf", [schema]) if each.get("type") != "null"]
+    return kinds[0] | schema if len(kinds) == 1 else schema | {"anyOf": kinds}
+
+
+def _is_default(name: str, values: Sequence[str]) -> bool:
+    """Return whether a field repeats the endpoint's default, as generated clients do, and so counts
+    as not sent. The route determines `task`.
+    """
+    if name in OTHER_NAMES or name == "task" or len(values) > 1:
+        return False
+    default, text = InferenceConfig.model_fields[name].default, values[0].strip()
+    value = TEXT_BOOLEANS.get(text.lower()) if isinstance(default, bool) else text
+    return value in (default, str(default)) and default is not None
 
 
 class TranscriptionForm(TranslationForm):
@@ -188,15 +207,15 @@ class ServerVad(BaseModel):
 class AudioRequest:
     """A request of the audio API: the endpoint's request, and the form of the answer.
 
-    `format` is the response format, with `granularities` if it is verbose. `tokenizer` has the
-    bytes of tokens if log-probabilities are wanted.
+    `format` is the response format, with `granularities` if it is verbose. `token_bytes` is set if
+    log-probabilities are wanted.
     """
 
     request: TranscriptionRequest
     format: str
     granularities: frozenset[str] = frozenset()
     stream: bool = False
-    tokenizer: PreTrainedTokenizerBase | None = None
+    token_bytes: TokenBytes | None = None
 
     @property
     def task(self) -> str:
@@ -257,13 +276,14 @@ def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
         raise Unsupported("for logprobs response_format should be json", "include")
     given, vad = form.parameters(), _vad_parameters(form)
     if form.keywords and "hotwords" in given:
-        raise InvalidParameter("are the same as hotwords; give one of them", "keywords")
+        raise InvalidParameter("mean the same as hotwords; send one of the two", "keywords")
     if vad and "vad_parameters" in given:
         raise InvalidParameter(f"{STRATEGY} has options, too; give one of them", "vad_parameters")
     if given.pop("task", task) != task:
-        raise InvalidParameter(f"on this route it is {task}", "task")
+        raise InvalidParameter(f"this route only does {task}", "task")
     if clips := paired_clips(form.known_speaker_names, form.known_speaker_references):
         given["known_speakers"] = clips
+    _refuse_unshown(given, wanted)
     diarize = _diarize(given, form.diarize, wanted, endpoint)
     parameters = {
         **given,
@@ -272,21 +292,24 @@ def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
         "diarize": diarize,
         "hotwords": form.keywords or given.get("hotwords", []),
         **vad,
-        "output": [wanted] if wanted in FILES else [],
+        "output": [wanted] if wanted in CUES else [],
         "return_timestamps": "word" if "word" in granularities else True,
     }
     if wanted == "verbose_json":
         parameters["group_by_speaker"] = False  # one segment per chunk, each with a speaker
     request = _parse(form, parameters, endpoint)
-    unserved = form.unserved()
+    unserved, named = form.unserved(), "channel_names" in given
     warnings = (
         form.model and model_warning(form.model, endpoint),
+        f"channel_names: are ignored; response_format {wanted} shows no speakers"
+        if named and wanted in WITHOUT_SPEAKERS
+        else None,
         untimed and f"{untimed}: is ignored; response_format verbose_json has times",
         ignored_names("fields", unserved) if unserved else None,
     )
     request = request._replace(warnings=(*request.warnings, *filter(None, warnings)))
-    tokenizer = endpoint.recogniser.transcriber.models.tokenizer if form.include else None
-    return AudioRequest(request, wanted, granularities, bool(form.stream), tokenizer)
+    token_bytes = endpoint.transcriber.token_bytes if form.include else None
+    return AudioRequest(request, wanted, granularities, bool(form.stream), token_bytes)
 
 
 def _granularities(form: TranslationForm) -> tuple[frozenset[str], str | None]:
@@ -296,7 +319,7 @@ def _granularities(form: TranslationForm) -> tuple[frozenset[str], str | None]:
         field, given = "word_timestamps", frozenset({"word", "segment"})
     if form.response_format == "verbose_json":
         return given or frozenset({"segment"}), None
-    return frozenset(), field if given and form.response_format not in FILES else None
+    return frozenset(), field if given and form.response_format not in CUES else None
 
 
 def _vad_parameters(form: TranslationForm) -> dict[str, Any]:
@@ -351,6 +374,17 @@ def paired_clips(names: Sequence[str], references: Sequence[object]) -> list[dic
     return clips_of(names, references)
 
 
+def _refuse_unshown(given: Mapping[str, object], wanted: str) -> None:
+    """Raise Unsupported for a parameter that the response format cannot show."""
+    for name in LAYOUT:
+        if name in given and wanted not in CUES:
+            raise Unsupported("response_format should be srt or vtt", name)
+    if "group_by_speaker" in given and wanted != "diarized_json":
+        raise Unsupported("response_format should be diarized_json", "group_by_speaker")
+    if "voices" in given and wanted in CUES:
+        raise Unsupported(f"response_format {wanted} cannot show voices", "voices")
+
+
 def _diarize(
     given: Mapping[str, object], diarize: bool | None, wanted: str, endpoint: Endpoint
 ) -> bool | None:
@@ -361,16 +395,7 @@ def _diarize(
     """
     separate = given.get("channels") == "separate"
     asked = [INSTEAD.get(name, name) for name in HINTS if name in given]
-    if TEXT_BOOLEANS.get(str(given.get("voices")).lower()) is False:
-        asked.remove("voices")
     asked += ["diarize"] if diarize else []
-    for name in SUBTITLES:
-        if name in given and wanted not in FILES:
-            raise Unsupported("response_format should be srt or vtt", name)
-    if "group_by_speaker" in given and wanted != "diarized_json":
-        raise Unsupported("response_format should be diarized_json", "group_by_speaker")
-    if "voices" in given and wanted in FILES:
-        raise Unsupported(f"response_format {wanted} cannot show voices", "voices")
     if asked and wanted in WITHOUT_SPEAKERS:
         raise Unsupported(f"response_format {wanted} cannot show speakers", asked[0])
     if wanted == "diarized_json":
@@ -402,7 +427,7 @@ def _parse(
 
 def model_id(endpoint: Endpoint) -> str:
     """Return the Hub id of the loaded model, or its folder's name, because paths are private."""
-    name = endpoint.recogniser.transcriber.models.name
+    name = endpoint.transcriber.capabilities.name
     return PurePath(name).name if PurePath(name).is_absolute() else name
 
 
@@ -436,7 +461,7 @@ def _size(name: str) -> str:
     return PUBLISHED.sub("", name.rpartition("/")[2].lower())
 
 
-def model_json(endpoint: Endpoint, created: int) -> dict[str, Any]:
+def model_body(endpoint: Endpoint, created: int) -> Model:
     name = model_id(endpoint)
     owner = name.partition("/")[0] if "/" in name else "local"
-    return {"id": name, "object": "model", "created": created, "owned_by": owner}
+    return Model(id=name, object="model", created=created, owned_by=owner)

@@ -4,8 +4,6 @@ In OpenAI's format every segment has a speaker. If diarization has none, the seg
 speaker before it, or else after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count

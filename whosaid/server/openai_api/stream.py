@@ -5,25 +5,16 @@ overlapping speakers were decoded again. So a delta holds back a trailing space 
 and the last event has everything else that a format adds.
 """
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from typing import Any
 
 from whosaid.answer.response import Answer
-from whosaid.asr import Progress
+from whosaid.asr import Transcribed
 from whosaid.endpoint import Finished
-from whosaid.server.openai_api.bodies import (
-    diarized_segments,
-    extras,
-    file_of,
-    languages,
-    text_of,
-    token_usage,
-    verbose,
-)
-from whosaid.server.openai_api.form import FILES, AudioRequest
+from whosaid.endpoint.request import CUES
+from whosaid.server.openai_api import bodies
+from whosaid.server.openai_api.form import AudioRequest
 from whosaid.server.openai_api.logprobs import token_logprobs
 from whosaid.server.openai_api.speakers import with_labels
 from whosaid.server.sse import Events, Messages
@@ -34,7 +25,7 @@ async def stream_messages(events: Events, asked: AudioRequest) -> Messages:
     text, sent = "", ""
     async with aclosing(events):
         async for event in events:
-            if isinstance(event, Progress):
+            if isinstance(event, Transcribed):
                 if asked.request.config.separate:
                     continue  # earlier text of other channels may arrive later
                 text += "".join(chunk.text for chunk in event.chunks)
@@ -42,15 +33,15 @@ async def stream_messages(events: Events, asked: AudioRequest) -> Messages:
                 sent += delta
                 if delta:
                     message: dict[str, Any] = {"type": "transcript.text.delta", "delta": delta}
-                    if asked.tokenizer is not None:
-                        message["logprobs"] = token_logprobs(event.chunks, asked.tokenizer)
+                    if asked.token_bytes is not None:
+                        message["logprobs"] = token_logprobs(event.chunks, asked.token_bytes)
                     yield message
             elif isinstance(event, Finished):
                 answer = await asyncio.to_thread(with_labels, event.answer)
                 if not sent:  # by the SDK the first event is a delta
-                    yield {"type": "transcript.text.delta", "delta": text_of(answer)}
+                    yield {"type": "transcript.text.delta", "delta": bodies.text_of(answer)}
                 if asked.format == "diarized_json":
-                    for segment in await asyncio.to_thread(diarized_segments, answer):
+                    for segment in await asyncio.to_thread(bodies.diarized_segments, answer):
                         yield segment
                 yield await asyncio.to_thread(_done, answer, asked)
 
@@ -59,13 +50,13 @@ def _done(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
     """Return the last event, with the keys of a verbose answer or the subtitle file."""
     message = {
         "type": "transcript.text.done",
-        "text": text_of(answer),
-        "languages": languages(answer.transcript),
-        "usage": token_usage(answer),
+        "text": bodies.text_of(answer),
+        "languages": bodies.languages(answer.transcript),
+        "usage": bodies.token_usage(answer),
     }
-    message |= extras(answer, asked)
+    message |= bodies.extras(answer, asked)
     if asked.format == "verbose_json":
-        message = verbose(answer, asked) | message
-    if asked.format in FILES:
-        message[asked.format] = file_of(answer, asked)
+        message = bodies.verbose(answer, asked) | message
+    if asked.format in CUES:
+        message[asked.format] = bodies.file_of(answer, asked)
     return message

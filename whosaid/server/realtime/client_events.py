@@ -4,13 +4,12 @@ All event types of OpenAI's clients are known by name, including those without u
 transcription session. Time and memory of a parse do not grow with the audio (`payload.encodings`).
 """
 
-from __future__ import annotations
-
 from binascii import Error as Base64Error
 from typing import Any
 
 from pydantic import Field, model_validator
 
+from config import MAX_HOTWORDS
 from whosaid.errors import EndpointError
 from whosaid.payload.encodings import Base64Text, base64_digits, decode_digits
 from whosaid.server.errors import Kind, Refusal
@@ -20,8 +19,8 @@ from whosaid.server.request_body import read_json
 
 # OpenAI's limit for an event's id, in characters.
 LONGEST_ID = 512
-# Values of all objects and lists of an event together.
-MOST_VALUES = 1_000
+# Values of all objects and lists of an event together; a keyword may have eight.
+MOST_VALUES = 1_000 + 8 * MAX_HOTWORDS
 SPEAKS = "a transcription session has no responses"
 OLD_UPDATE = "transcription_session.update"  # of OpenAI's beta
 KEEPS = "items cannot be made or changed here: audio becomes items"
@@ -90,7 +89,7 @@ ClientEvent = Update | Commit | Clear | bytes  # bytes: audio
 
 
 def read_object(message: str) -> dict[str, Any]:
-    """Return the JSON object of a message. Raises InvalidJson."""
+    """Return the JSON object of a message. Raises Refusal."""
     try:
         value = read_json(message, "message")
     except EndpointError as error:

@@ -5,15 +5,14 @@ secret opens any number of sessions and nothing else. Secrets are kept in memory
 the server invalidates them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from whosaid.server.clock import now
 from whosaid.server.errors import Kind, Refusal
+from whosaid.server.keys import Principal
 from whosaid.server.realtime.session_config import SessionConfig
 
 PREFIX = "ek_"
@@ -25,23 +24,27 @@ RANDOM_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ClientSecret:
-    """A secret: `value` opens sessions with `config` until `expires_at`, in seconds since 1970."""
+    """A secret: `value` opens sessions with `config` until `expires_at`, in seconds since 1970.
+
+    `principal` is who uses the secret.
+    """
 
     value: str
     expires_at: int
     config: SessionConfig
+    principal: Principal
 
 
 class ClientSecrets:
     """The secrets of one server. `now` returns seconds since 1970."""
 
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, now: Callable[[], float] = now) -> None:
         self._now = now
         # By digest, so that the time of a look-up reveals nothing about existing secrets.
         self._secrets: dict[bytes, ClientSecret] = {}
 
-    def create(self, seconds: int, config: SessionConfig) -> ClientSecret:
-        """Create a secret for so many seconds. Raises Busy if there are too many."""
+    def create(self, seconds: int, config: SessionConfig, creator: Principal) -> ClientSecret:
+        """Create a secret for so many seconds. Raises Refusal if there are too many."""
         now = self._now()
         self._secrets = {key: each for key, each in self._secrets.items() if each.expires_at > now}
         if len(self._secrets) >= MOST_SECRETS:
@@ -49,12 +52,12 @@ class ClientSecrets:
             text = f"{MOST_SECRETS} unexpired secrets exist, the most allowed"
             raise Refusal(Kind.BUSY, text, retry_after=max(1, first - int(now)))
         value = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
-        secret = ClientSecret(value, int(now) + seconds, config)
+        secret = ClientSecret(value, int(now) + seconds, config, creator.by_secret)
         self._secrets[_digest(value.encode())] = secret
         return secret
 
     def find(self, given: bytes) -> ClientSecret:
-        """Return the client's secret. Raises Unauthorized if it is unknown or expired."""
+        """Return the client's secret. Raises Refusal if it is unknown or expired."""
         secret = self._secrets.get(_digest(given))
         if secret is None or secret.expires_at <= self._now():
             raise Refusal(Kind.UNAUTHORIZED, "the client secret is unknown, or has expired")

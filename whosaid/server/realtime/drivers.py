@@ -1,7 +1,5 @@
 """Opens live drivers on one endpoint's models."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -24,7 +22,7 @@ class LiveDrivers:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._options = endpoint.parse({"inputs": "", "parameters": PARAMETERS}).options
-        detect = endpoint.recogniser.transcriber.detect_speech
+        detect = endpoint.transcriber.detect_speech
         self._detector = detect if isinstance(detect, SpeechDetector) else SpeechDetector()
         self._workers = ThreadPoolExecutor(THREADS, "live", partial(set_threads, 1))
 

@@ -4,16 +4,14 @@ A refusal is an HTTP answer before the upgrade, so it looks like every other ref
 HTTP client can read it.
 """
 
-from __future__ import annotations
-
 import time
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from whosaid.errors import EndpointError
-from whosaid.server.admission import token_of
 from whosaid.server.error_response import GUARDED, ErrorResponse, translated
+from whosaid.server.keys import token_of
 from whosaid.server.realtime.places import INTERNAL_ERROR, LivePlace
 from whosaid.server.realtime.session_config import SessionConfig
 

@@ -97,7 +97,7 @@ class LivePlaces:
         return self._ended_seconds + sum(each.audio_seconds for each in self.taken)
 
     def check(self) -> None:
-        """Raise Busy if there is no place, or if sessions lag behind."""
+        """Raise Refusal if there is no place, or if sessions lag behind."""
         if len(self.taken) >= self.most:
             text = f"{self.most} live sessions are open, the most allowed"
             raise Refusal(Kind.BUSY, text, retry_after=RETRY_AFTER_S)

@@ -1,7 +1,5 @@
 """The routes `/v1/realtime`, for sessions, and `/v1/realtime/client_secrets`."""
 
-from __future__ import annotations
-
 import time
 from typing import Literal
 
@@ -11,43 +9,45 @@ from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse
 
 from whosaid.endpoint import Endpoint
+from whosaid.endpoint.request import ignored_names
 from whosaid.errors import InvalidRequest
-from whosaid.request import ignored_names
 from whosaid.server.admission import Admission
-from whosaid.server.description import refusals
+from whosaid.server.description import ErrorBody, SecretBody, answers, refusals
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.form import model_id, model_warning
+from whosaid.server.realtime import session_config
 from whosaid.server.realtime.client_events import read_object
 from whosaid.server.realtime.client_secrets import DEFAULT_S, LONGEST_S, SHORTEST_S, ClientSecrets
 from whosaid.server.realtime.handshake import SUBPROTOCOL
 from whosaid.server.realtime.server_events import new_id
 from whosaid.server.realtime.session import OpenDriver, RealtimeSession
-from whosaid.server.realtime.session_config import (
-    Given,
-    SessionConfig,
-    SessionGiven,
-    below,
-    ignored_wishes,
-    merged,
-)
 from whosaid.server.settings import ServerSettings
 
 MOST_BYTES = 2**16  # of a request for a secret
 INTENT = "transcription"
 
 
-class Expiry(Given):
+class Expiry(session_config.Given):
     """The expiry of a secret."""
 
     anchor: Literal["created_at"] = "created_at"
     seconds: int = Field(default=DEFAULT_S, ge=SHORTEST_S, le=LONGEST_S)
 
 
-class SecretGiven(Given):
+class SecretGiven(session_config.Given):
     """The body of a request for a secret."""
 
     expires_after: Expiry | None = None
-    session: SessionGiven | None = None
+    session: session_config.SessionGiven | None = None
+
+
+SECRET = {
+    "type": "object",
+    "properties": {
+        "expires_after": Expiry.model_json_schema(),
+        "session": {"type": "object", "description": "Fields of `session.update`'s `session`"},
+    },
+}
 
 
 def router(
@@ -55,16 +55,18 @@ def router(
     settings: ServerSettings,
     admission: Admission,
     secrets: ClientSecrets,
-    open_driver: OpenDriver,
+    open_driver: OpenDriver | None,
 ) -> APIRouter:
-    """Return the routes; `open_driver` returns a session's driver. If `admission` would refuse a
-    session, its secret is refused too, because browsers do not show why a WebSocket is refused.
+    """Return the routes; `open_driver` returns a session's driver; without it `admission` holds no
+    sessions. If `admission` would refuse a session, its secret is refused too, because browsers do
+    not show why a WebSocket is refused.
     """
     routes = APIRouter(prefix="/v1/realtime")
 
     @routes.websocket("")
     async def realtime(socket: WebSocket) -> None:
-        async with endpoint.loaded():
+        assert open_driver is not None
+        async with endpoint.use_models():
             warnings = query_warnings(socket.query_params, endpoint)
             offered = socket.scope["subprotocols"]
             await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
@@ -72,26 +74,31 @@ def router(
 
     @routes.get("", include_in_schema=False)
     async def no_socket() -> None:
-        raise Refusal(
-            Kind.UPGRADE_REQUIRED, "this path is for WebSockets: ask for an upgrade (RFC 6455)"
-        )
+        admission.check_live()
+        text = "this path is for WebSockets: ask for an upgrade (RFC 6455)"
+        raise Refusal(Kind.UPGRADE_REQUIRED, text)
 
     @routes.post(
         "/client_secrets",
         summary="Create a secret that opens live sessions for some minutes",
-        responses=refusals(400, 401, 403, 413, 429, 503),
+        responses={
+            200: answers(SecretBody),
+            **refusals(400, 401, 403, 404, 413, 429, 503, model=ErrorBody),
+        },
+        openapi_extra={"requestBody": {"content": {"application/json": {"schema": SECRET}}}},
     )
-    async def create(request: Request) -> JSONResponse:
+    async def create_client_secret(request: Request) -> JSONResponse:
         admission.check_live()
         given = await _read(request)
-        session = given.session or SessionGiven()
-        async with endpoint.loaded():
-            with below("session"):
-                config = merged(SessionConfig(), session, endpoint)
-            secret = secrets.create((given.expires_after or Expiry()).seconds, config)
+        session = given.session or session_config.SessionGiven()
+        async with endpoint.use_models():
+            with session_config.below("session"):
+                config = session_config.merged(session_config.SessionConfig(), session, endpoint)
+            seconds = (given.expires_after or Expiry()).seconds
+            secret = secrets.create(seconds, config, request.state.principal)
             ends = int(time.time() + settings.live_session_seconds)
             shown = config.shown(new_id("sess"), ends, model_id(endpoint))
-            warnings = ignored_wishes(session, endpoint)
+            warnings = session_config.ignored_wishes(session, endpoint)
         body = {"value": secret.value, "expires_at": secret.expires_at, "session": shown}
         if warnings:
             body["warnings"] = list(warnings)
@@ -113,7 +120,7 @@ def query_warnings(query: QueryParams, endpoint: Endpoint) -> tuple[str, ...]:
 
 
 async def _read(request: Request) -> SecretGiven:
-    """Parse the request for a secret. Raises ClientError, BodyTooLarge."""
+    """Parse the request for a secret. Raises ClientError, Refusal."""
     body = b""
     async for part in request.stream():
         body += part

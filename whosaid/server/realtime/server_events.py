@@ -5,40 +5,25 @@ guess of the next words, and `session.cadence`. If it has segments: `session.spe
 last segment.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from whosaid.answer.response import known_speakers_json
 from whosaid.errors import EndpointError
-from whosaid.live.events import (
-    TRANSCRIPTION,
-    Cadence,
-    Completed,
-    Delta,
-    Failed,
-    ItemAdded,
-    ItemDone,
-    LiveEvent,
-    Segment,
-    SpeakersFound,
-    Words,
-)
+from whosaid.live import events
 from whosaid.server.error_response import openai_error
 from whosaid.server.openai_api.bodies import languages
-from whosaid.server.openai_api.logprobs import token_logprobs
+from whosaid.server.openai_api.logprobs import TokenBytes, token_logprobs
 from whosaid.server.realtime.session_config import LOGPROBS, SEGMENTS, WORDS
 from whosaid.transcript import Chunk, Word
 
 Message = dict[str, Any]
 
 # The entry of `include` that an event needs.
-NEEDED = {Words: WORDS, Cadence: WORDS, Segment: SEGMENTS, SpeakersFound: SEGMENTS}
+NEEDED = dict.fromkeys((events.Words, events.Cadence), WORDS)
+NEEDED |= dict.fromkeys((events.SegmentEvent, events.SpeakersFound), SEGMENTS)
 
 
 def new_id(kind: str) -> str:
@@ -62,45 +47,45 @@ def warning_event(error: EndpointError, event_id: str | None) -> Message:
 
 
 class EventEncoder:
-    """Renders the events that a client's session includes; `tokenizer` has the bytes of tokens."""
+    """Renders the events that a client's session includes."""
 
-    def __init__(self, include: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> None:
-        self._include, self._tokenizer = frozenset(include), tokenizer
+    def __init__(self, include: Iterable[str], token_bytes: TokenBytes) -> None:
+        self._include, self._token_bytes = frozenset(include), token_bytes
 
-    def message(self, event: LiveEvent) -> Message | None:
+    def message(self, event: events.LiveEvent) -> Message | None:
         """Return the event's message; None if the client did not request it."""
         if (needed := NEEDED.get(type(event))) and needed not in self._include:
             return None
         message = named(event.kind)
-        if event.kind.startswith(TRANSCRIPTION):
+        if event.kind.startswith(events.TRANSCRIPTION):
             message["content_index"] = 0
         return message | self._fields(event)
 
-    def _fields(self, event: LiveEvent) -> Message:
+    def _fields(self, event: events.LiveEvent) -> Message:
         match event:
-            case ItemAdded(item, previous) | ItemDone(item, previous):
+            case events.ItemAdded(item, previous) | events.ItemDone(item, previous):
                 return {"previous_item_id": previous, "item": _item(item)}
-            case Delta(item, delta):
+            case events.Delta(item, delta):
                 return {"item_id": item, "delta": delta, **self._logprobs([event])}
-            case Words(item, words, unstable):
+            case events.Words(item, words, unstable):
                 return {"item_id": item, "words": [*map(_word, words)], "unstable": unstable}
-            case Completed():
+            case events.Completed():
                 return self._completed(event)
-            case Failed(item, error):
+            case events.ItemFailed(item, error):
                 return {"item_id": item, "error": openai_error(error)}
-            case SpeakersFound(known, warnings):
+            case events.SpeakersFound(known, warnings):
                 return {"known_speakers": known_speakers_json(known), "warnings": [*warnings]}
         fields = {each.name: getattr(event, each.name) for each in dataclasses.fields(event)}
         if words := fields.pop("words", ()):  # of a segment
             fields |= {"words": [*map(_word, words)]} if WORDS in self._include else {}
         return {k: round(v, 2) if isinstance(v, float) else v for k, v in fields.items()}
 
-    def _logprobs(self, parts: Iterable[Chunk | Delta]) -> Message:
+    def _logprobs(self, parts: Iterable[Chunk | events.Delta]) -> Message:
         if LOGPROBS not in self._include:
             return {}
-        return {"logprobs": token_logprobs(parts, self._tokenizer)}
+        return {"logprobs": token_logprobs(parts, self._token_bytes)}
 
-    def _completed(self, event: Completed) -> Message:
+    def _completed(self, event: events.Completed) -> Message:
         found = event.transcript
         fields: Message = {
             "item_id": event.item_id,
@@ -134,4 +119,5 @@ def _word(word: Word) -> Message:
         "end": round(word.end, 2),
         "probability": None if word.probability is None else round(word.probability, 4),
         "speaker": word.speaker,
+        **({} if word.heard is None else {"heard": word.heard}),
     }

@@ -6,8 +6,6 @@ decodes nothing for it. While the driver has enough audio, or the client is too 
 time, nothing is read from the socket, so the client has to stop sending.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
@@ -26,16 +24,7 @@ from whosaid.live.session import EmptyBuffer
 from whosaid.server.error_response import translated
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.form import model_id
-from whosaid.server.realtime.client_events import (
-    OLD_UPDATE,
-    Clear,
-    ClientEvent,
-    Commit,
-    check_size,
-    event_id,
-    read_event,
-    read_object,
-)
+from whosaid.server.realtime import client_events, server_events
 from whosaid.server.realtime.places import (
     GOING_AWAY,
     INTERNAL_ERROR,
@@ -43,14 +32,6 @@ from whosaid.server.realtime.places import (
     Ending,
     LivePlace,
     Stage,
-)
-from whosaid.server.realtime.server_events import (
-    EventEncoder,
-    Message,
-    error_event,
-    named,
-    new_id,
-    warning_event,
 )
 from whosaid.server.realtime.session_config import SessionConfig, below, ignored_wishes, merged
 from whosaid.server.settings import ServerSettings
@@ -98,7 +79,7 @@ class RealtimeSession:
         self._socket, self._endpoint, self._settings = socket, endpoint, settings
         self._place: LivePlace = socket.state.place
         self._config: SessionConfig = socket.state.config
-        self._id = new_id("sess")
+        self._id = server_events.new_id("sess")
         self._expires_at = int(time.time() + settings.live_session_seconds)
         self._ahead = Ahead(settings.live_ahead_seconds)
         self._sending, self._driving = asyncio.Lock(), asyncio.Lock()
@@ -109,9 +90,8 @@ class RealtimeSession:
         reading = asyncio.ensure_future(self._read_all(warnings))
         try:
             await self._place.wait_until(Stage.FINISHING, self._settings.live_session_seconds)
-            self._place.finish(
-                Ending(GOING_AWAY, Refusal(Kind.session_expired, "the session is over"))
-            )
+            expired = Refusal(Kind.session_expired, "the session is over")
+            self._place.finish(Ending(GOING_AWAY, expired))
             if self._place.stage is Stage.FINISHING:
                 await self._finish()
             await self._close()
@@ -127,10 +107,8 @@ class RealtimeSession:
         await self._tell_why()
         completing = asyncio.ensure_future(self._complete(self._place.ending.status))
         await self._place.wait_until(Stage.ENDED, self._settings.request_timeout)
-        late = Refusal(
-            Kind.DEADLINE_EXCEEDED,
-            "the received audio could not be completed within the time limit",
-        )
+        text = "the received audio could not be completed within the time limit"
+        late = Refusal(Kind.DEADLINE_EXCEEDED, text)
         self._place.end(Ending(INTERNAL_ERROR, late))
         completing.cancel()
         await asyncio.wait({completing})
@@ -153,7 +131,7 @@ class RealtimeSession:
 
     async def _tell_why(self) -> None:
         if error := self._place.ending.error:
-            await self._send(error_event(error, None))
+            await self._send(server_events.error_event(error, None))
 
     # Events of the client
 
@@ -169,7 +147,7 @@ class RealtimeSession:
     async def _read(self, warnings: tuple[str, ...]) -> None:
         if self._config != SessionConfig():
             await self._change(self._config)
-        await self._send(named("session.created", **self._shown(warnings)))
+        await self._send(server_events.named("session.created", **self._shown(warnings)))
         while True:
             try:
                 message = await self._receive()
@@ -200,26 +178,25 @@ class RealtimeSession:
         most = self._settings.max_append_bytes
         try:
             if text is None:
-                check_size(len(data), most)
-                event: ClientEvent = data
+                client_events.check_size(len(data), most)
+                event: client_events.ClientEvent = data
             elif len(text) < LONG:
-                fields = read_object(text)
-                name = event_id(fields)
-                event = read_event(fields, most)
+                fields = client_events.read_object(text)
+                name = client_events.event_id(fields)
+                event = client_events.read_event(fields, most)
             else:
-                fields = await asyncio.to_thread(read_object, text)
-                name = event_id(fields)
-                event = await asyncio.to_thread(read_event, fields, most)
+                fields = await asyncio.to_thread(client_events.read_object, text)
+                name = client_events.event_id(fields)
+                event = await asyncio.to_thread(client_events.read_event, fields, most)
             if self._place.stage is not Stage.OPEN:
-                raise Refusal(
-                    Kind.session_ending, "the session is ending, and accepts no more events"
-                )
+                told = "the session is ending, and accepts no more events"
+                raise Refusal(Kind.session_ending, told)
             async with self._driving:
                 await self._do(event, name)
         except EndpointError as error:
-            await self._send(error_event(error, name))
+            await self._send(server_events.error_event(error, name))
 
-    async def _do(self, event: ClientEvent, name: str | None) -> None:
+    async def _do(self, event: client_events.ClientEvent, name: str | None) -> None:
         if isinstance(event, bytes):
             seconds = len(event) / self._config.format.bytes_per_second
             self._place.audio_seconds += seconds
@@ -227,20 +204,20 @@ class RealtimeSession:
             size = PIECE_SECONDS * self._config.format.bytes_per_second
             for place in range(0, len(event), size):
                 await self._driver.append(event[place : place + size])
-        elif isinstance(event, Commit):
+        elif isinstance(event, client_events.Commit):
             if event.final:
                 self._place.finish(Ending(NORMAL))
             else:
                 await self._commit(name)
-        elif isinstance(event, Clear):
+        elif isinstance(event, client_events.Clear):
             await self._driver.clear()
         else:
             with below("session"):
                 await self._change(merged(self._config, event.session, self._endpoint))
             shown = self._shown(ignored_wishes(event.session, self._endpoint))
-            await self._send(named("session.updated", **shown))
-            if event.type == OLD_UPDATE:
-                await self._send(named(f"{OLD_UPDATE}d", **shown))
+            await self._send(server_events.named("session.updated", **shown))
+            if event.type == client_events.OLD_UPDATE:
+                await self._send(server_events.named(f"{client_events.OLD_UPDATE}d", **shown))
 
     async def _commit(self, name: str | None) -> None:
         """End the item. With turn detection an empty commit gets a warning, because such clients
@@ -251,7 +228,7 @@ class RealtimeSession:
         except EmptyBuffer as error:
             if self._config.settings.turn_detection is None:
                 raise
-            await self._send(warning_event(error, name))
+            await self._send(server_events.warning_event(error, name))
 
     async def _change(self, config: SessionConfig) -> None:
         await self._driver.change(config.settings, config.format)
@@ -259,16 +236,16 @@ class RealtimeSession:
 
     # Events to the client
 
-    def _shown(self, warnings: tuple[str, ...]) -> Message:
+    def _shown(self, warnings: tuple[str, ...]) -> server_events.Message:
         shown = self._config.shown(self._id, self._expires_at, model_id(self._endpoint))
         return {"session": shown, **({"warnings": list(warnings)} if warnings else {})}
 
     async def _send_events(self, events: list[LiveEvent]) -> None:
-        tokenizer = self._endpoint.recogniser.transcriber.models.tokenizer
-        encoder = EventEncoder(self._config.include, tokenizer)
+        token_bytes = self._endpoint.transcriber.token_bytes
+        encoder = server_events.EventEncoder(self._config.include, token_bytes)
         await self._send(*filter(None, map(encoder.message, events)))
 
-    async def _send(self, *messages: Message) -> None:
+    async def _send(self, *messages: server_events.Message) -> None:
         """Send the messages; return when they are in the socket's buffer, or the client is gone."""
         async with self._sending:
             for message in messages:

@@ -5,8 +5,6 @@ be off. A refused update changes nothing. Fields of OpenAI's conversations that 
 session lacks are ignored with a warning. The flat form of OpenAI's beta is accepted.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,23 +14,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from config import MAX_HOTWORDS, MAX_PROMPT_CHARACTERS, HotWord
+from config import MAX_HOTWORDS, MAX_PROMPT_CHARACTERS
 from whosaid.endpoint import Endpoint
+from whosaid.endpoint.request import ignored_names
 from whosaid.errors import ClientError, Unsupported
 from whosaid.live.settings import AudioFormat, Delay, LiveSettings, TurnSettings
 from whosaid.payload.encodings import Base64Text
 from whosaid.payload.languages import script_warning
-from whosaid.payload.parameters import MAX_CLIPS
-from whosaid.request import ignored_names
+from whosaid.payload.parameters import MAX_CLIPS, Phrase
 from whosaid.server.errors import Kind, Refusal
-from whosaid.server.openai_api.form import (
-    NAMES,
-    REFERENCES,
-    model_warning,
-    one_language,
-    paired_clips,
-    shown,
-)
+from whosaid.server.openai_api import form
 
 LOGPROBS = "item.input_audio_transcription.logprobs"
 WORDS = "item.input_audio_transcription.words"
@@ -52,7 +43,7 @@ TRANSCRIPTION, TURNS = "audio.input.transcription", "audio.input.turn_detection"
 # Paths in a session of the endpoint's parameters; of others it is TRANSCRIPTION and their name.
 FIELDS = {
     "hotwords": f"{TRANSCRIPTION}.keywords",
-    "known_speakers": f"{TRANSCRIPTION}.{REFERENCES}",
+    "known_speakers": f"{TRANSCRIPTION}.{form.REFERENCES}",
     "speakers": "include",
 }
 PARAMETER = re.compile(r"(?P<name>\w+)(?P<place>\[\d+\])?(?:\.(?P<part>\w+))?(?:\.\w+)*", re.ASCII)
@@ -84,7 +75,7 @@ class Given(BaseModel):
             return cls.model_validate(given)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        steps = [f"[{x}]" if isinstance(x, int) else f".{shown(x)}" for x in first["loc"]]
+        steps = [f"[{x}]" if isinstance(x, int) else f".{form.shown(x)}" for x in first["loc"]]
         path = "".join(steps).removeprefix(".")
         kind, text = first["type"], first["msg"].replace("Input should", "should")
         if kind == "extra_forbidden":
@@ -95,7 +86,7 @@ class Given(BaseModel):
         raise Refusal(wrong, text, path)
 
 
-class Part(BaseModel):
+class SessionPart(BaseModel):
     """A part of a session; fields that are not set stay as they are, unknown ones are ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True, hide_input_in_errors=True)
@@ -106,11 +97,11 @@ class Part(BaseModel):
         names = [f"{path}{name}" for name, value in extra.items() if value is not None]
         for name in type(self).model_fields:
             part = getattr(self, name)
-            names += part.ignored(f"{path}{name}.") if isinstance(part, Part) else ()
+            names += part.ignored(f"{path}{name}.") if isinstance(part, SessionPart) else ()
         return names
 
 
-class FormatGiven(Part):
+class FormatGiven(SessionPart):
     """`audio.input.format`."""
 
     type: Name
@@ -125,21 +116,21 @@ class FormatGiven(Part):
         return {**given, "type": OLD_FORMATS.get(given["type"], given["type"])}
 
 
-class TranscriptionGiven(Part):
+class TranscriptionGiven(SessionPart):
     """`audio.input.transcription`."""
 
     model: Name | None = None
     language: Name | None = None
     languages: Annotated[list[Name], Field(max_length=100)] | None = None
     prompt: str | None = Field(default=None, max_length=MAX_PROMPT_CHARACTERS)
-    keywords: Annotated[list[HotWord], Field(max_length=MAX_HOTWORDS)] | None = None
+    keywords: Annotated[list[Phrase], Field(max_length=MAX_HOTWORDS)] | None = None
     delay: Delay | None = None
     known_speaker_names: Annotated[list[Name], Field(max_length=MAX_CLIPS)] | None = None
     known_speaker_references: Annotated[list[Text], Field(max_length=MAX_CLIPS)] | None = None
     known_speaker_threshold: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
 
-class TurnsGiven(Part):
+class TurnsGiven(SessionPart):
     """`audio.input.turn_detection`. `create_response` and `interrupt_response` have no effect,
     because a transcription session has no responses.
     """
@@ -155,7 +146,7 @@ class TurnsGiven(Part):
     idle_timeout_ms: int | None = None
 
 
-class InputGiven(Part):
+class InputGiven(SessionPart):
     """`audio.input`."""
 
     format: FormatGiven | None = None
@@ -163,13 +154,13 @@ class InputGiven(Part):
     turn_detection: TurnsGiven | None = None
 
 
-class AudioGiven(Part):
+class AudioGiven(SessionPart):
     """`audio`."""
 
     input: InputGiven | None = None
 
 
-class SessionGiven(Part):
+class SessionGiven(SessionPart):
     """The `session` of an update, or of a request for a secret."""
 
     type: Name | None = None
@@ -227,7 +218,10 @@ class SessionConfig:
                         "model": self.model or loaded,
                         "language": given.language,
                         "prompt": given.prompt or "",
-                        "keywords": list(given.keywords),
+                        "keywords": [
+                            each if isinstance(each, str) else each.model_dump(mode="json")
+                            for each in given.keywords
+                        ],
                         "delay": given.delay,
                         "known_speaker_names": [each.name for each in given.known_speakers],
                         "known_speaker_threshold": given.known_speaker_threshold,
@@ -282,7 +276,7 @@ def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
     names = given.ignored()
     others = (
         ignored_names("session fields", names) if names else None,
-        model_warning(heard.model, endpoint, f"{TRANSCRIPTION}.model") if heard.model else None,
+        heard.model and form.model_warning(heard.model, endpoint, f"{TRANSCRIPTION}.model"),
         *map(script_warning, (heard.language, *(heard.languages or ()))),
     )
     warnings = [text for text, holds in told.items() if holds]
@@ -303,7 +297,7 @@ def below(path: str) -> Iterator[None]:
         if not found:
             raise
         kind = Kind.unsupported_value if isinstance(error, Unsupported) else Kind.invalid_value
-        name = NAMES if found["part"] == "name" else found["name"]
+        name = form.NAMES if found["part"] == "name" else found["name"]
         field = FIELDS.get(name, f"{TRANSCRIPTION}.{name}")
         raise Refusal(kind, error.reason, f"{path}.{field}{found['place'] or ''}") from error
 
@@ -349,20 +343,20 @@ def _transcription(
     names = given.model_fields_set
     language, prompt, keywords = settings.language, settings.prompt, settings.keywords
     if names & {"language", "languages"}:
-        language = one_language(given.language, given.languages or ())
+        language = form.one_language(given.language, given.languages or ())
     parameters = {
         "language": language,
         "prompt": given.prompt if "prompt" in names else prompt,
         "hotwords": list((given.keywords or ()) if "keywords" in names else keywords),
         "diarize": False,
-        "known_speakers": paired_clips(
+        "known_speakers": form.paired_clips(
             given.known_speaker_names or (), given.known_speaker_references or ()
         ),
     }
     checked = endpoint.parse({"inputs": "", "parameters": parameters}).config
     kept = {"delay", "known_speaker_threshold"}
     changes = given.model_dump(include=kept, exclude_unset=True)
-    if names & {NAMES, REFERENCES}:
+    if names & {form.NAMES, form.REFERENCES}:
         changes["known_speakers"] = tuple(checked.known_speakers)
     return replace(
         settings,

@@ -1,0 +1,387 @@
+"""The oracle of the decode engine: transformers' greedy `generate` over the same windows under the
+same rules.
+
+Both compute in float64. In float32 a matrix product may round differently in a batch of another
+size, and where two tokens score nearly alike the choice could flip; in float64 that does not
+happen.
+"""
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedModel,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    WhisperForCausalLM,
+    WhisperTimeStampLogitsProcessor,
+)
+
+from tests.support.tiny_whispers import Published, feature_extractor_of, model_of, tokenizer_of
+from whosaid.asr.checkpoint.loading import Assistant, WhisperModels
+from whosaid.asr.checkpoint.medusa import (
+    BLOCK,
+    HEADS_ONLY,
+    LINEAR,
+    Heads,
+    MedusaHeads,
+    ResidualBlocks,
+)
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.result import DecodeResult
+from whosaid.asr.engine.session import Session
+from whosaid.asr.model.encoder import AudioEncoder
+from whosaid.transcript import DecodeStats
+
+TINY = Published(text_entries=300, languages=4, seconds=1)
+TINY_ENGLISH = dataclasses.replace(TINY, multilingual=False)
+TINY_128 = dataclasses.replace(TINY, mel_bins=128)
+
+
+@functools.cache
+@torch.inference_mode(False)  # the first caller may be in inference mode, and other tests share it
+def models_of(
+    shape: Published = TINY, ending: int | None = None, dtype: torch.dtype = torch.float64
+) -> WhisperModels:
+    """Return a random Whisper; texts end at token number `ending`, a little earlier, or never."""
+    model = model_of(shape, dtype=dtype, width=16)
+    words = model.model.decoder.embed_tokens.weight.data
+    words[shape.text_entries] = 0.0 if ending is None else words[ending] * 1.1
+    tokenizer = tokenizer_of(shape)
+    special_tokens = read_special_tokens("tiny", model.config, model.generation_config, tokenizer)
+    model.generation_config = _greedy_configuration(special_tokens)
+    return WhisperModels("tiny", model, tokenizer, feature_extractor_of(shape), special_tokens)
+
+
+def steered_by_rules_alone(models: WhisperModels) -> PreTrainedModel:
+    """The model itself, its weights shared, under a generation configuration that asks for greedy
+    search only.
+    """
+    model = copy.copy(models.model)
+    model.generation_config = _greedy_configuration(models.special_tokens)
+    return model
+
+
+def _greedy_configuration(special_tokens: SpecialTokens) -> GenerationConfig:
+    """Greedy search, said in full: `generate` takes whatever a caller leaves unset from the model's
+    configuration.
+    """
+    return GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        max_length=special_tokens.max_length,
+        bos_token_id=special_tokens.end_of_text,
+        eos_token_id=special_tokens.end_of_text,
+        pad_token_id=special_tokens.end_of_text,
+        decoder_start_token_id=special_tokens.start_of_transcript,
+        no_timestamps_token_id=special_tokens.no_timestamps,
+        max_initial_timestamp_index=special_tokens.max_initial_timestamp_index,
+        return_timestamps=False,
+        force_unique_generate_call=True,
+    )
+
+
+def with_assistant(models: WhisperModels, noise: float, own_encoder: bool = False) -> WhisperModels:
+    """Return the models with a disturbed copy of the main one as assistant; more noise, less
+    agreement."""
+    model = copy.deepcopy(models.model)
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.model.decoder.parameters():
+            weight.add_(
+                noise
+                * weight.std()
+                * torch.randn(weight.shape, generator=random, dtype=weight.dtype)
+            )
+    if not own_encoder:
+        model = _decoder_alone(model)
+    return dataclasses.replace(models, assistant=Assistant("noisy", model, not own_encoder, None))
+
+
+def _decoder_alone(model: PreTrainedModel) -> PreTrainedModel:
+    alone = WhisperForCausalLM(copy.deepcopy(model.config)).to(model.dtype).eval()
+    alone.model.decoder = model.model.decoder
+    alone.proj_out = model.proj_out
+    return alone
+
+
+def noise_windows(count: int, seconds: float = 1.0, seed: int = 0) -> list[NDArray[np.float32]]:
+    """Return windows of noise of different loudness and length, so that their texts differ."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(int(8000 * seconds), int(16_000 * seconds) + 1, count)
+    return [
+        (
+            random.uniform(0.05, 0.5)
+            * random.normal(size=length)
+            * np.sin(np.arange(length) / random.uniform(3, 30))
+        )
+        .clip(-1, 1)
+        .astype(np.float32)
+        for length in lengths
+    ]
+
+
+def prompts_of(
+    special_tokens: SpecialTokens, timestamps: bool, count: int
+) -> list[tuple[int, ...]]:
+    """Prompts of different lengths in turn: plain ones, and ones that start with previous text."""
+    plain = special_tokens.prompt("en", "transcribe", timestamps)
+    start_of_previous = special_tokens.no_timestamps - 2
+    return [(*((start_of_previous, 5, 6, 11)[: 2 * (index % 3)]), *plain) for index in range(count)]
+
+
+@functools.cache
+def windows_of(
+    timestamps: bool = True, count: int = 6, max_tokens: int | None = 24, shape: Published = TINY
+) -> list[Request]:
+    """Windows of noise by number, with those prompts."""
+    prompts = prompts_of(models_of(shape).special_tokens, timestamps, count)
+    windows = enumerate(zip(noise_windows(count), prompts, strict=True))
+    return [Request(key, samples, prompt, max_tokens) for key, (samples, prompt) in windows]
+
+
+@functools.cache
+def truth(
+    timestamps: bool = True,
+    count: int = 6,
+    max_tokens: int | None = 24,
+    shape: Published = TINY,
+    ending: int | None = None,
+) -> dict[object, tuple[int, ...]]:
+    """Return transformers' tokens for `windows_of` these arguments."""
+    windows = windows_of(timestamps, count, max_tokens, shape)
+    return greedy(models_of(shape, ending), windows, timestamps)
+
+
+def decode(
+    engine: DecodeEngine, windows: Sequence[Request], options: DecodeOptions
+) -> dict[object, DecodeResult]:
+    return decode_counted(engine, windows, options)[0]
+
+
+def decode_counted(
+    engine: DecodeEngine, windows: Sequence[Request], options: DecodeOptions
+) -> tuple[dict[object, DecodeResult], DecodeStats]:
+    with engine.session(options) as session:
+        session.add(windows)
+        return drained(session), session.stats
+
+
+def drained(session: Session) -> dict[object, DecodeResult]:
+    """Return the results of a session's remaining steps, by key."""
+    answers: dict[object, DecodeResult] = {}
+    while not session.done:
+        answers |= {request.key: result for request, result in session.step()}
+    return answers
+
+
+def tokens_of(answers: Mapping[object, DecodeResult]) -> dict[object, tuple[int, ...]]:
+    return {key: tuple(answer.tokens) for key, answer in answers.items()}
+
+
+def interleaved(
+    engine: DecodeEngine, asked: Sequence[tuple[DecodeOptions, Sequence[Request]]]
+) -> list[dict[object, DecodeResult]]:
+    """Every session's answers, by key; their steps are taken in turns."""
+    sessions = [engine.session(options) for options, _ in asked]
+    answers: list[dict[object, DecodeResult]] = [{} for _ in sessions]
+    for session, (_, windows) in zip(sessions, asked, strict=True):
+        session.add(windows)
+    while not all(session.done for session in sessions):
+        for session, answered in zip(sessions, answers, strict=True):
+            answered |= {request.key: result for request, result in session.step()}
+    return answers
+
+
+@torch.inference_mode()
+def greedy(
+    models: WhisperModels, windows: Sequence[Request], timestamps: bool
+) -> dict[object, tuple[int, ...]]:
+    """Return transformers' tokens by key, behind prefixes if there are any; windows with prompts,
+    and prefixes, of one length go together."""
+
+    def lengths(window: Request) -> tuple[int, int]:
+        return len(window.prompt), len(window.prefix)
+
+    answers: dict[object, tuple[int, ...]] = {}
+    for length in {lengths(window) for window in windows}:
+        group = [window for window in windows if lengths(window) == length]
+        answers |= dict(
+            zip((window.key for window in group), _generate(models, group, timestamps), strict=True)
+        )
+    return answers
+
+
+def _generate(
+    models: WhisperModels, windows: Sequence[Request], timestamps: bool
+) -> list[tuple[int, ...]]:
+    features = models.feature_extractor(
+        [window.samples for window in windows], sampling_rate=16_000, return_tensors="pt"
+    ).input_features.to(models.model.dtype)
+    begin, most = len(windows[0].prompt), windows[0].max_tokens
+    sequences = GenerationMixin.generate(
+        models.model,
+        features,
+        attention_mask=torch.ones_like(features[:, 0], dtype=torch.long),
+        decoder_input_ids=torch.tensor([window.prompt + window.prefix for window in windows]),
+        logits_processor=rules_of(models, timestamps, begin),
+        max_length=models.special_tokens.max_length if most is None else begin + most,
+        force_unique_generate_call=True,
+    )
+    end = models.special_tokens.end_of_text
+    rows = sequences[:, begin:].tolist()
+    return [tuple(row[: row.index(end)] if end in row else row) for row in rows]
+
+
+@functools.cache
+def eager_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of the model with transformers' eager attention, whose weights can be read."""
+    config = copy.deepcopy(model.config)
+    config._attn_implementation = "eager"
+    eager = type(model)(config).to(model.dtype).eval()
+    eager.load_state_dict(model.state_dict())
+    eager.generation_config = model.generation_config
+    return eager
+
+
+@torch.inference_mode()
+def cross_attention(
+    models: WhisperModels, window: Request, tokens: Sequence[int], heads: Sequence[tuple[int, int]]
+) -> torch.Tensor:
+    """Return transformers' eager attention while each of `tokens` is chosen, (heads, tokens,
+    frames)."""
+    eager = eager_copy(models.model)
+    features = models.feature_extractor(
+        window.samples, sampling_rate=16_000, return_tensors="pt"
+    ).input_features
+    read = torch.tensor([[*window.prompt, *tokens]])[:, :-1]
+    answer = eager(features.to(eager.dtype), decoder_input_ids=read, output_attentions=True)
+    frames = -(-len(window.samples) // 320)
+    attention = torch.stack([answer.cross_attentions[layer][0, head] for layer, head in heads])
+    heard = attention[:, -len(tokens) :, :frames]
+    return heard / heard.sum(dim=2, keepdim=True)
+
+
+def rules_of(models: WhisperModels, timestamps: bool, begin: int) -> LogitsProcessorList:
+    """transformers' own processors in transformers' own order."""
+    special_tokens = models.special_tokens
+    processors = LogitsProcessorList(
+        [
+            SuppressTokensAtBeginLogitsProcessor(special_tokens.begin_suppress, begin),
+            SuppressTokensLogitsProcessor(special_tokens.suppress),
+        ]
+    )
+    if timestamps:
+        processors.append(WhisperTimeStampLogitsProcessor(models.model.generation_config, begin))
+    return processors
+
+
+def random_heads(
+    models: WhisperModels, count: int, kind: str = HEADS_ONLY, blocks: int = 1, scale: float = 0.3
+) -> WhisperModels:
+    """The models with random heads, of which those near 0 in `scale` draft the newest token again.
+
+    A further layer (`kind` BLOCK) is random too, and so is head 0 of the main path (LINEAR).
+    """
+    random, width = torch.Generator().manual_seed(3), models.model.config.d_model
+    dtype = models.model.dtype
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return scale * torch.randn(*shape, generator=random, dtype=dtype)
+
+    def stack(heads: int) -> Heads:
+        each = range(blocks)
+        return tuple(ResidualBlocks(drawn(heads, width, width), drawn(heads, width)) for _ in each)
+
+    block = None
+    if kind == BLOCK:
+        last = models.model.model.decoder.layers[-1].named_parameters()
+        block = {name: weight.detach() + drawn(*weight.shape) for name, weight in last}
+    base = stack(1) if kind == LINEAR else None
+    return dataclasses.replace(models, medusa=MedusaHeads("random", stack(count), base, block))
+
+
+def through_base_head(models: WhisperModels) -> WhisperModels:
+    """The models for `greedy`, whose projection reads head 0 of the main path."""
+    assert models.medusa is not None
+    assert models.medusa.base is not None
+    model = copy.deepcopy(models.model)
+    model.proj_out = _WithBaseHead(model.proj_out, models.medusa.base)
+    return dataclasses.replace(models, model=model)
+
+
+class _WithBaseHead(torch.nn.Module):
+    """A projection of head 0's output, by the formula."""
+
+    def __init__(self, projection: torch.nn.Module, base: Heads) -> None:
+        super().__init__()
+        self.projection, self.base = projection, base
+        self.weight = projection.weight
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.projection(head_output(hidden, self.base, 0))
+
+
+def head_output(hidden: torch.Tensor, heads: Heads, number: int) -> torch.Tensor:
+    """Return a head's output for `hidden` (.., d_model): aiola's MedusaResBlock, written by
+    hand."""
+    for weight, bias in heads:
+        inner = hidden @ weight[number].T + bias[number]
+        hidden = hidden + inner * torch.sigmoid(inner)
+    return hidden
+
+
+def sharpest(attention: torch.Tensor) -> torch.Tensor:
+    """Return the half of the heads, sharpest first, whose tokens' largest weights are largest in
+    the mean; (heads, tokens, frames)."""
+    by_head = sorted(attention, key=lambda head: -head.max(dim=1).values.mean().item())
+    return torch.stack(by_head[: (len(by_head) + 1) // 2])
+
+
+@torch.inference_mode()
+def states_read_by_heads(
+    models: WhisperModels, samples: NDArray[np.float32], tokens: Sequence[int]
+) -> torch.Tensor:
+    """Return the states that heads read after each of `tokens`, (tokens, d_model), from one pass
+    of transformers."""
+    features = models.feature_extractor(
+        samples, sampling_rate=16_000, return_tensors="pt"
+    ).input_features.to(models.model.dtype)
+    answer = models.model.model(features, decoder_input_ids=torch.tensor([tokens]))
+    hidden = answer.last_hidden_state
+    if models.medusa is None or models.medusa.block is None:
+        return hidden[0]
+    future = torch.ones(len(tokens), len(tokens), dtype=torch.bool).triu(1)
+    mask = torch.zeros(future.shape, dtype=hidden.dtype).masked_fill(future, float("-inf"))
+    layer = copy.deepcopy(models.model.model.decoder.layers[-1])
+    layer.load_state_dict(models.medusa.block)
+    through = layer(
+        hidden,
+        attention_mask=mask[None, None],
+        encoder_hidden_states=answer.encoder_last_hidden_state,
+    )
+    return (through[0] if isinstance(through, tuple) else through).view(len(tokens), -1)
+
+
+def encoder_passes(engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record how many windows each pass of an engine's encoders reads from now on."""
+    encoder, passes = engine.context.encoder, []
+    run_pass = encoder.run_pass
+
+    def counted(each: AudioEncoder, features: torch.Tensor) -> torch.Tensor:
+        passes.append(len(features))
+        return run_pass(each, features)
+
+    monkeypatch.setattr(encoder, "run_pass", counted)
+    return passes

@@ -1,0 +1,81 @@
+"""`Idempotency-Key` of transcriptions: once computed, also without the first client."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.helpers.asgi import HELLO, JSON, asynchronous, call, client, served
+from whosaid.server import idempotency
+
+
+def with_key(key):
+    return {**JSON, "idempotency-key": key}
+
+
+ONCE = with_key("one")
+
+
+@asynchronous
+async def test_repeated_requests_are_answered_once():
+    endpoint, app = served(max_queue=9)
+    asking = [asyncio.ensure_future(call(app, headers=ONCE, parts=HELLO)) for _ in range(3)]
+    await endpoint.began.wait()
+    endpoint.release.set()
+    replies = [*[await each for each in asking], await call(app, headers=ONCE, parts=HELLO)]
+    assert len(endpoint.seen) == 1
+    assert {(each.status, each.body) for each in replies} == {(200, replies[0].body)}
+    replayed = [each.headers.get("idempotent-replayed") for each in replies]
+    assert replayed == [None, "true", "true", "true"]
+    for other in ({"path": "/predict"}, {"query": b"x=1"}):
+        reply = await call(app, headers=ONCE, parts=HELLO, **other)
+        assert (reply.status, reply.code) == (422, "IDEMPOTENCY_KEY_REUSED")
+    assert (await call(app, headers=JSON, parts=HELLO)).status == 200
+    assert len(endpoint.seen) == 2
+
+
+@pytest.mark.parametrize("most_alone", [1, 0])
+@asynchronous
+async def test_a_request_goes_on_without_its_client(monkeypatch, most_alone):
+    """Unless many do, because nothing else limits them."""
+    monkeypatch.setattr(idempotency, "MOST_ALONE", most_alone)
+    endpoint, app = served()
+    leaving = client(app, headers=ONCE, parts=HELLO)
+    running = asyncio.ensure_future(leaving.run())
+    await endpoint.began.wait()
+    leaving.gone.set()
+    await running
+    assert (endpoint.outstanding, app.admission.permits.taken) == (most_alone, 0)
+    endpoint.release.set()
+    assert (await call(app, headers=ONCE, parts=HELLO)).status == 200
+    assert len(endpoint.seen) == 2 - most_alone
+    assert endpoint.outstanding == 0
+
+
+@asynchronous
+async def test_errors_and_streams_are_not_kept():
+    endpoint, app = served()
+    endpoint.release.set()
+    endpoint.error = ValueError("broken")
+    assert (await call(app, headers=ONCE, parts=HELLO)).status == 500
+    endpoint.error = None
+    assert (await call(app, headers=ONCE, parts=HELLO)).status == 200
+    for _ in range(2):
+        reply = await call(app, headers=with_key("s"), parts=HELLO, query=b"stream=true")
+        assert b"answer" in reply.body
+    assert len(endpoint.seen) == 4
+
+
+@asynchronous
+async def test_kept_answers_are_bounded(monkeypatch):
+    monkeypatch.setattr(idempotency, "MOST", 3)
+    endpoint, app = served()
+    endpoint.release.set()
+    for key in "abcdefgh":
+        await call(app, headers=with_key(key), parts=HELLO)
+    assert len(app._idempotent._kept) <= 4
+    last = await call(app, headers=with_key("h"), parts=HELLO)
+    assert last.headers["idempotent-replayed"] == "true"
+    await call(app, headers=with_key("a"), parts=HELLO)
+    assert len(endpoint.seen) == 9

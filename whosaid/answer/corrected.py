@@ -1,0 +1,81 @@
+"""Makes a transcript that a person has corrected agree with itself again.
+
+A client that edits an answer changes its `speakers`, or its `chunks` if there are no speakers. All
+other text, words and times follow from these.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from config import InferenceConfig
+from whosaid.answer.rendering import read_rendering
+from whosaid.answer.response import clamp_times
+
+Entry = dict[str, Any]
+
+
+def consistent(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer with `text`, `chunks` and `words` of its turns.
+
+    A turn with words has their texts, and they its speaker. Turns without text are dropped. Times
+    are clamped as in an answer.
+    """
+    turns = _turns(answer)
+    duration = answer["duration"]
+    rendering = read_rendering({"duration": duration, "speakers": turns}, InferenceConfig())
+    for turn, segment in zip(turns, clamp_times(rendering.segments, duration), strict=True):
+        turn["timestamp"] = [segment.start, segment.end]
+        for word, timed in zip(turn.get("words", ()), segment.words, strict=True):
+            word["timestamp"] = [timed.start, timed.end]
+    turns.sort(key=lambda turn: turn["timestamp"][0])
+    with_speakers, chunks = bool(answer.get("speakers")), answer.get("chunks") or []
+    text = "".join(chunk["text"] for chunk in chunks)
+    if (
+        not with_speakers
+        or text.split() != "".join(_spaced(each["text"]) for each in turns).split()
+    ):
+        chunks = [
+            {key: turn[key] for key in turn if key not in ("words", "speaker")} for turn in turns
+        ]
+        text = "".join(_spaced(chunk["text"]) for chunk in chunks)
+    made = {**answer, "speakers": turns if with_speakers else [], "chunks": chunks}
+    words = [word for turn in turns for word in turn.get("words", ())]
+    if words or "words" in answer:
+        made["words"] = sorted(words, key=lambda word: word["timestamp"][0])
+    return {**made, "text": text}
+
+
+def _spaced(text: str) -> str:
+    return text if text[:1].isspace() else f" {text}"
+
+
+def _turns(answer: Mapping[str, Any]) -> list[Entry]:
+    """Return the turns that have text, by start; without speakers, the chunks as turns."""
+    turns = []
+    with_speakers = bool(answer.get("speakers"))
+    for given in answer["speakers"] if with_speakers else _chunks(answer):
+        turn = {**given, "speaker": given.get("speaker") if with_speakers else None}
+        words = [dict(word) for word in given.get("words") or () if word["word"].strip()]
+        if words:
+            own = {"speaker": turn["speaker"]} if with_speakers else {}
+            turn["words"] = [word | own for word in words]
+            turn["text"] = "".join(word["word"] for word in words)
+            turn["timestamp"] = [words[0]["timestamp"][0], words[-1]["timestamp"][1]]
+        else:
+            turn.pop("words", None)
+        if turn.setdefault("text", "").strip():
+            turns.append(turn)
+    return sorted(turns, key=lambda turn: turn["timestamp"][0])
+
+
+def _chunks(answer: Mapping[str, Any]) -> list[Entry]:
+    """Return the chunks, each with the words in its time if these are its text."""
+    words, chunks = deque(answer.get("words") or ()), []
+    for chunk in answer.get("chunks") or ():
+        own = []
+        while words and sum(words[0]["timestamp"]) < 2 * chunk["timestamp"][1]:
+            own.append(words.popleft())
+        same = "".join(word["word"] for word in own).split() == chunk["text"].split()
+        chunks.append({**chunk, "words": own if same else []})
+    return chunks

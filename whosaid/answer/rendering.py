@@ -1,0 +1,150 @@
+"""The content of an answer's files, made from an `Answer` or read from its JSON."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Self
+
+from config import InferenceConfig
+from whosaid.answer.cues import LAYOUT as OF_CUES
+from whosaid.answer.cues import Cue, make_cues, segment_starts
+from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_channel, by_voice
+
+# The parameters that change files, but not the answer.
+LAYOUT = (*OF_CUES, "recording_name", "txt_times")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """The content of all formats, within `duration` seconds; `layout` are request parameters."""
+
+    duration: float
+    chunks: Sequence[Chunk]
+    segments: Sequence[SpeakerSegment] = ()
+    turns: Sequence[SpeakerTurn] = ()
+    layout: InferenceConfig = field(default_factory=InferenceConfig)
+
+    @property
+    def blocks(self) -> list[SpeakerSegment]:
+        """Return the speakers' segments; without any, the chunks as segments without a speaker."""
+        if self.segments:
+            return list(self.segments)
+        return [
+            SpeakerSegment(
+                None, chunk.text, chunk.start, chunk.end, chunk.words, channel=chunk.channel
+            )
+            for chunk in self.chunks
+        ]
+
+    @property
+    def words(self) -> list[Word]:
+        """Return all words; a block without word times is one Word."""
+        words: list[Word] = []
+        for block in self.blocks:
+            words += block.words or (Word(block.text, block.start, block.end, block.speaker),)
+        return words
+
+    @property
+    def voices(self) -> list[Self]:
+        """Return one rendering for each channel and voice, without turns."""
+        segments = by_voice(self.segments)
+        return [
+            replace(
+                self,
+                chunks=[_spoken_by(voice, each) for each in self.chunks if each.channel == channel],
+                segments=segments.get((channel, voice), ()),
+                turns=(),
+            )
+            for channel, voice in [*segments] or [*by_voice(self.chunks)]
+        ]
+
+    def cues(self, named: bool) -> list[Cue]:
+        """Return the cues of all words, sorted by start; cues of one voice never overlap.
+
+        With `named`, texts begin with the speaker's name if the layout shows names.
+        """
+        named = named and self.layout.subtitle_speakers
+        cues = [
+            cue
+            for each in self.voices
+            for cue in make_cues(
+                each.words,
+                named,
+                each.duration,
+                each.layout,
+                segment_starts(chunk.text for chunk in each.chunks),
+            )
+        ]
+        return sorted(cues, key=lambda cue: cue.start)
+
+
+def _spoken_by(voice: str | None, chunk: Chunk) -> Chunk:
+    """Return the chunk with the words of a voice, or with all words if voices do not overlap."""
+    if voice is None:
+        return chunk
+    words = tuple(word for word in chunk.words if (word.speaker or "") == voice)
+    return replace(chunk, words=words, text="".join(word.text for word in words))
+
+
+def read_rendering(answer: Mapping[str, Any], layout: InferenceConfig) -> Rendering:
+    """Return the content of the files of an answer's JSON. Speakers whose segments overlap are
+    voices. Turns are those of its RTTM file, or else the segments.
+    """
+    segments, chunks = [], []
+    for each in answer["speakers"]:
+        (start, end), own = each["timestamp"], tuple(map(_word, each.get("words") or ()))
+        segment = SpeakerSegment(each["speaker"], each["text"], start, end, own)
+        segments.append(replace(segment, channel=each.get("channel")))
+    overlap = any(
+        second.start < first.end
+        for of_channel in by_channel(segments).values()
+        for first, second in pairwise(of_channel)
+    )
+    words = [] if segments else [_word(each) for each in answer.get("words") or ()]
+    if overlap:
+        segments = [replace(each, voice=each.speaker or "") for each in segments]
+        words = [word for each in segments for word in each.words]
+    for each in answer.get("chunks") or ():
+        (start, end), text = each["timestamp"], each["text"]
+        of_chunk = tuple(_words_of(text, words))
+        chunks.append(Chunk(text, start, end, words=of_chunk, channel=each.get("channel")))
+    return Rendering(answer["duration"], chunks, segments, _turns(answer, segments), layout)
+
+
+def _words_of(text: str, words: list[Word]) -> Iterator[Word]:
+    """Remove the words of a chunk's `text` from `words` and yield them. The words of other voices,
+    which may come between them, stay.
+    """
+    place = 0
+    while text and place < len(words):
+        if words[place].text and text.startswith(words[place].text):
+            text = text.removeprefix(words[place].text)
+            yield words.pop(place)
+        else:
+            place += 1
+
+
+def _word(each: Mapping[str, Any]) -> Word:
+    start, end = each["timestamp"]
+    return Word(each["word"], start, end, each.get("speaker"), overlap=each.get("overlap", False))
+
+
+def _turns(answer: Mapping[str, Any], segments: Sequence[SpeakerSegment]) -> list[SpeakerTurn]:
+    """Return the turns of the answer's RTTM, whose names have underscores for spaces."""
+    written = (answer.get("output") or {}).get("rttm")
+    if written is None:
+        return [SpeakerTurn(s.speaker, s.start, s.end, s.channel) for s in segments if s.speaker]
+    names = {as_field(each.speaker): each.speaker for each in segments if each.speaker}
+    separate = any(each.channel is not None for each in segments)
+    turns = []
+    for line in written.splitlines():
+        _, _, channel, start, seconds, _, _, name, *_ = line.split(" ")
+        own = int(channel) - 1 if separate else None
+        begin = float(start)
+        turns.append(SpeakerTurn(names.get(name, name), begin, begin + float(seconds), own))
+    return turns
+
+
+def as_field(text: str) -> str:
+    """Return the text as a field of RTTM, which ends at a space."""
+    return "_".join(text.split())

@@ -1,0 +1,14 @@
+"""The time, unaffected by jumps of the wall clock while the process runs: nothing that is kept for
+a time expires, or waits, because of a jump.
+"""
+
+import time
+
+# These clocks count while the machine sleeps, on Linux and on macOS.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_ZERO = time.time() - time.clock_gettime(_CLOCK)
+
+
+def now() -> float:
+    """Return seconds since 1970, by the wall clock at the start of the process."""
+    return _ZERO + time.clock_gettime(_CLOCK)

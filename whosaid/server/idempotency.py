@@ -1,0 +1,144 @@
+"""`Idempotency-Key`: a repeated request gets the answer of the first, which goes on without its
+client (IETF draft-ietf-httpapi-idempotency-key-header).
+
+Answers are kept in memory, errors and streams are not. Jobs keep theirs on the disk
+(`server.jobs.store`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from whosaid.server.admission import announced
+from whosaid.server.clock import now
+from whosaid.server.errors import Kind, Refusal
+from whosaid.server.keys import Principal
+
+HEADER = "idempotency-key"
+REPLAYED = (b"idempotent-replayed", b"true")
+LONGEST_KEY = 255
+# Of kept answers: seconds, number and bytes. Requests that run on without their client.
+KEPT_S, MOST, MOST_BYTES, MOST_ALONE = 86_400.0, 1000, 64 * 2**20, 8
+
+
+def key_of(headers: Headers) -> str | None:
+    """Return the request's key; None if it has none. Raises Refusal."""
+    key = headers.get(HEADER)
+    if key is not None and not 1 <= len(key) <= LONGEST_KEY:
+        text = f"Idempotency-Key has 1 to {LONGEST_KEY} characters"
+        raise Refusal(Kind.INVALID_REQUEST, text)
+    return key
+
+
+def reused() -> Refusal:
+    text = "another request had this Idempotency-Key: use a new key for each recording"
+    return Refusal(Kind.IDEMPOTENCY_KEY_REUSED, text)
+
+
+@dataclass
+class KeptAnswer:
+    """An answer's messages, once `task` is done; `request` tells whether a request is the same."""
+
+    request: tuple[object, ...]
+    task: asyncio.Task[None] | None = None
+    messages: list[Message] = field(default_factory=list)
+    since: float = 0.0
+
+    @property
+    def size(self) -> int:
+        return sum(len(message.get("body", b"")) for message in self.messages)
+
+
+class IdempotentAnswers:
+    """Runs requests with keys once. A request that loses its client takes at most `deadline`
+    seconds.
+    """
+
+    def __init__(self, app: ASGIApp, deadline: float, clock: Callable[[], float] = now) -> None:
+        self._app, self._deadline, self._clock = app, deadline, clock
+        self._kept: dict[bytes, KeptAnswer] = {}  # the oldest first
+        self._alone = 0
+
+    async def answer(
+        self, principal: Principal, key: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer a request; raise Refusal if its key belongs to another."""
+        self._expire()
+        digest = sha256(principal.owner + key.encode()).digest()
+        length = announced(Headers(scope=scope))
+        request = (scope["path"], scope["query_string"], length)
+        if (kept := self._kept.get(digest)) is None:
+            kept = self._kept[digest] = KeptAnswer(request, since=self._clock())
+            kept.task = asyncio.create_task(self._run(digest, kept, scope, receive, send))
+            await self._wait(kept.task)
+            replayed: tuple[tuple[bytes, bytes], ...] = ()
+        else:
+            if kept.request != request:
+                raise reused()
+            assert kept.task is not None
+            await asyncio.wait({kept.task})
+            replayed = (REPLAYED,)
+            if not kept.messages:  # it failed: this request is the first again
+                await self.answer(principal, key, scope, receive, send)
+                return
+        for message in kept.messages:
+            if "headers" in message:
+                message = {**message, "headers": [*message["headers"], *replayed]}
+            await send(message)
+
+    async def _wait(self, task: asyncio.Task[None]) -> None:
+        """Wait for a request; without its client it goes on, unless many do."""
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.done() or self._alone >= MOST_ALONE:
+                task.cancel()
+                raise
+            self._alone += 1
+            task.add_done_callback(self._ended_alone)
+            raise
+
+    def _ended_alone(self, task: asyncio.Task[None]) -> None:
+        self._alone -= 1
+        if not task.cancelled():
+            task.exception()  # nobody is left to be told
+
+    async def _run(
+        self, digest: bytes, kept: KeptAnswer, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        messages: list[Message] = []
+        streams = False
+
+        async def record(message: Message) -> None:
+            nonlocal streams
+            if message["type"] == "http.response.start":
+                media_type = Headers(raw=message["headers"]).get("content-type", "")
+                streams = media_type.startswith("text/event-stream")
+            if streams:
+                await send(message)
+            else:
+                messages.append(message)
+
+        try:
+            async with asyncio.timeout(self._deadline):
+                await self._app(scope, receive, record)
+            kept.messages = messages
+        finally:
+            status = messages[0]["status"] if messages else None
+            if status != 200 or not kept.messages:
+                self._kept.pop(digest, None)
+
+    def _expire(self) -> None:
+        """Drop old answers, and the oldest if there are too many; running requests stay."""
+        size = sum(kept.size for kept in self._kept.values())
+        for digest, kept in list(self._kept.items()):
+            old = self._clock() - kept.since > KEPT_S
+            if kept.messages and (old or size > MOST_BYTES or len(self._kept) > MOST):
+                size -= kept.size
+                del self._kept[digest]
