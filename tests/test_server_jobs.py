@@ -101,7 +101,8 @@ async def test_a_repeated_key_returns_its_job_also_after_a_restart(tmp_path):
         await becoming(app, job, "succeeded")
         assert len((await ask(app)).json["data"]) == 3
         assert (await ask(app, job, "DELETE")).status == 204
-        assert (await send(app, **twice)).json["status"] == "queued"
+        endpoint.release.clear()
+        assert (await send(app, **twice)).json["status"] in ("queued", "running")
 
 
 @asynchronous

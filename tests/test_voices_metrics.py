@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.counts import Count, Interval, difference, points
-from benchmarks.voices.answers import make_exclusive, whisperx_rule
+from benchmarks.voices.answers import whisperx_rule
 from benchmarks.voices.scoring import speaker_errors
 from whosaid.transcript import SpeakerTurn, Word
 
@@ -67,14 +67,3 @@ def test_whisperxs_rule_is_right_on_true_turns():
     assert whisperx_rule(words, (SpeakerTurn("X", 0, 1.7), SpeakerTurn("Y", 1.8, 3.5))) == words
     for turns in ((SpeakerTurn("A", 0, 1.7),), ()):
         assert [word.text for word in whisperx_rule(words, turns)] == [word.text for word in words]
-
-
-def test_exclusive_turns_hold_one_speaker_and_all_speech():
-    turns = [
-        SpeakerTurn("A", 0, 5),
-        SpeakerTurn("B", 4, 8),
-        SpeakerTurn("A", 5, 6),
-        SpeakerTurn("C", 9, 10),
-    ]
-    expected = [SpeakerTurn("A", 0, 5), SpeakerTurn("B", 5, 8), SpeakerTurn("C", 9, 10)]
-    assert make_exclusive(turns) == expected
