@@ -1,8 +1,7 @@
 """models/diarization, the pyannote pipeline for real speech: its files are those that were
-published, and it finds speakers offline, also in a container's server.
+published, and it finds speakers offline.
 """
 
-import base64
 import hashlib
 import importlib.resources
 from pathlib import Path
@@ -14,8 +13,6 @@ from pyannote.database.util import load_rttm
 from pyannote.metrics.diarization import DiarizationErrorRate
 
 from config import REPOSITORY, SPEAKERS_MODEL
-from tests.helpers.servers import running_hf_serve
-from tests.support.audio_files import conversation, wav_file
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.diarization import load_diarizer
 from whosaid.diarization.diarizer import Diarizer, SpeakerHints
@@ -24,7 +21,6 @@ from whosaid.runtime.errors import loading, verify_checksums
 FOLDER = REPOSITORY / SPEAKERS_MODEL
 SAMPLE = Path(str(importlib.resources.files("pyannote.audio"))) / "sample"
 LISTED = "c471382fc3a3efcc47710aab0a21b7c10b0286b70aac51caa94ea0f1386ffea2"
-PAUSE = 40.3  # seconds; two of the conversation's three people have spoken before it
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +71,3 @@ def test_two_people_on_a_telephone_are_told_apart(diarizer):
         reference, turns, uem=Timeline([Segment(start, stop)])
     )
     assert rate <= 0.05
-
-
-@pytest.mark.reliability
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_server_finds_it_from_another_folder():
-    """The toolkit starts in / and imports handler.py by its path."""
-    audio = wav_file(conversation()[: round(PAUSE * 16_000)], 16_000)
-    models = {"ASR_MODEL": "demo/models/asr", "DIARIZATION_MODEL": SPEAKERS_MODEL}
-    with running_hf_serve(**models) as server:
-        answer = server.ask({"inputs": base64.b64encode(audio).decode()})
-    assert answer.status_code == 200
-    assert len({turn["speaker"] for turn in answer.json()["speakers"]}) == 2

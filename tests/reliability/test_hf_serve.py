@@ -8,9 +8,10 @@ import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
-from tests.helpers.servers import SECRET, check_failed_start, hub_client
+from config import SPEAKERS_MODEL
+from tests.helpers.servers import SECRET, check_failed_start, hub_client, running_hf_serve
 from tests.helpers.stand_ins import RESPONSE_KEYS
-from tests.support.audio_files import speech
+from tests.support.audio_files import conversation, speech, wav_file
 from tests.support.servers import Server, hf_serve, loopback
 
 pytestmark = pytest.mark.slow
@@ -100,6 +101,23 @@ def test_the_server_lives_on_after_all_of_this(server, hum):
     server.ask({"inputs": "!"})
     assert server.ask({"inputs": hum}).json() == first
     assert loopback().get(f"{server.url}/health").status_code == 200
+
+
+# ---- speakers
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(600)
+def test_models_diarization_is_found_from_another_folder():
+    """The container starts in / and imports handler.py by its path. Two of the conversation's three
+    people have spoken after 40.3 s.
+    """
+    audio = wav_file(conversation()[: round(40.3 * 16_000)], 16_000)
+    models = {"ASR_MODEL": "demo/models/asr", "DIARIZATION_MODEL": SPEAKERS_MODEL}
+    with running_hf_serve(**models) as server:
+        answer = server.ask({"inputs": base64.b64encode(audio).decode()})
+    assert answer.status_code == 200
+    assert len({turn["speaker"] for turn in answer.json()["speakers"]}) == 2
 
 
 # ---- the log
