@@ -128,10 +128,10 @@ def _loaded(server: Server, seconds: float) -> dict[str, Any]:
         held[f"{kind}, {clients}: peak"] = max(megabytes for _, megabytes in curve)
         speeds[f"{kind}, {clients}"] = load.rate * LONG
     held["after them"] = memory(process)
-    with watched(process) as curve:
-        while not IDLE.search(_metrics(server)) or len(curve) < IDLE_SECONDS:
-            time.sleep(1)
-    held["unloaded"] = min(megabytes for _, megabytes in curve)
+    while not IDLE.search(_metrics(server)):
+        time.sleep(1)
+    time.sleep(IDLE_SECONDS)  # the models are dropped after the gauge falls
+    held["unloaded"] = memory(process)
     again = answered(server.url, [body_of(samples[:SAMPLE_RATE])], 1, 0.0)
     return {"memory": held, "speeds": speeds, "again": again.wall}
 
