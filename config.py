@@ -86,10 +86,7 @@ os.environ.update(NO_TELEMETRY)
 
 
 def account_defaults() -> dict[str, str]:
-    """Return USER and HOME for a user without an entry in /etc/passwd, as OpenShift starts images.
-
-    Libraries ask for both when they are imported. "/" is the home that container runtimes set.
-    """
+    """Return USER and HOME, "/", for a user without an entry in /etc/passwd, as on OpenShift."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
@@ -125,10 +122,7 @@ class EnvironmentSettings(BaseSettings):
 
     @classmethod
     def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401
-        """Read all fields that are not `given` from the environment.
-
-        Raises ValueError naming the variable and its error.
-        """
+        """Read the fields that are not `given` from the environment. Raises ValueError."""
         try:
             return cls(**given)
         except ValidationError as error:
@@ -440,10 +434,8 @@ class InferenceConfig(BaseModel):
 
     @property
     def tells_voices_apart(self) -> bool:
-        """Return whether the request wants diarization.
-
-        A `text` may name the speakers. A separate channel counts as one speaker. With separate
-        channels, `diarize` or a parameter that needs diarization must therefore be given.
+        """Return whether the request wants diarization. A separate channel counts as one speaker,
+        and a `text` may name them; then `diarize` or a parameter that needs it must be given.
         """
         if not self.diarize or not self.separate:
             return self.diarize and not self.given_turns
@@ -472,10 +464,7 @@ class InferenceConfig(BaseModel):
 def _other_names(
     parameters: Mapping[str, Any], booleans: Mapping[str, bool]
 ) -> dict[str, tuple[str, Any]]:
-    """Return the parameters under another program's name, as {our name: (other name, value)}.
-
-    Raises WrongParameter if `word_timestamps` is not a boolean.
-    """
+    """Return the parameters under another program's name, as {our name: (other name, value)}."""
     found = {}
     for other, name in OTHER_NAMES.items():
         value = parameters.get(other)
@@ -515,10 +504,9 @@ def _contradiction(param: str, reason: str) -> PydanticCustomError:
 
 
 def _first_fault(error: ValidationError) -> tuple[str, str]:
-    """Return the field of pydantic's first error, "" if it is no field's, and the reason.
-
-    A parameter of several types has one error for each type; "or" joins these errors. An object in
-    a list is named by its index, and another value in the reason.
+    """Return the field of pydantic's first error, "" if there is none, and the reason: the errors
+    of all types of the parameter, joined by "or". An object in a list is named by its index,
+    another value in the reason.
     """
     details = error.errors(include_url=False, include_input=False)
     location = details[0]["loc"]

@@ -246,10 +246,8 @@ def _speakers_in_order(turns: Sequence[SpeakerTurn]) -> list[str]:
 def _unassign_distant(
     likeliest: Sequence[str], distance: Seconds, starts: Seconds, ends: Seconds
 ) -> list[str | None]:
-    """Return the speakers of a chunk's n words, None for words too far from every turn.
-
-    `distance` (n,) is in seconds to the nearest turn, NaN for a word without a time. `attribute`
-    states the rules.
+    """Return the speakers of a chunk's n words, None for words too far from every turn
+    (`attribute`). `distance` (n,) is in seconds to the nearest turn, NaN without a time.
     """
     timed = np.flatnonzero(~np.isnan(distance))
     if not len(timed):
@@ -283,10 +281,8 @@ def _overlap(speakers: Sequence[Intervals]) -> Intervals:
 
 
 def _speech_seconds(intervals: Intervals, starts: Seconds, ends: Seconds) -> Seconds:
-    """Return the seconds of speech during each word.
-
-    The total speech up to a moment is piecewise linear in time, with knots at both ends of each
-    interval. So two interpolations replace a comparison of every word with every interval.
+    """Return the seconds of speech during each word. The speech up to a moment is piecewise linear
+    in time, so two interpolations suffice.
     """
     if not len(intervals[0]):
         return np.zeros_like(starts)

@@ -90,10 +90,7 @@ class EndpointHandler:
     def __init__(
         self, path: str = "", settings: ModelSettings | None = None, serves: bool = True
     ) -> None:
-        """Load the models; `load_endpoint` describes `settings` and `serves`.
-
-        `path`, the server's copy of this repository, is unused.
-        """
+        """Load the models; `load_endpoint` describes `settings` and `serves`. `path` is unused."""
         self.endpoint = load_endpoint(settings, serves)
         self._event_loop = EventLoopThread("endpoint")
 

@@ -422,10 +422,8 @@ def _unwritten(
 
 
 def _without_echoes(chunks: Sequence[Chunk], part: Part) -> Iterator[Chunk]:
-    """Return the chunks without words that another speaker's chunk has at the same moment, because
-    both tracks contain its voice.
-
-    The likelier word stays.
+    """Return the chunks without words that a likelier chunk of another speaker has at the same
+    moment, because both tracks contain its voice.
     """
     dropped: set[tuple[int, int]] = set()
     for (one, first), (two, second) in combinations(enumerate(chunks), 2):

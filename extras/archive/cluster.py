@@ -131,10 +131,8 @@ class Cluster:
         self._ray.shutdown()
 
     def run(self, recordings: Sequence[Recording]) -> Iterator[Record]:
-        """Yield the records of all recordings as they are ready.
-
-        Raises LoadError if models do not load, and ClusterError with the reason if workers cannot
-        be started or cannot write.
+        """Yield the records of all recordings as they are ready. Raises LoadError for the models,
+        and ClusterError if workers cannot be started or cannot write.
         """
         # The largest recordings first, so that no worker has a long one at the end.
         ordered = sorted(recordings, key=lambda each: (-each.size, each.id))

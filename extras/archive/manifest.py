@@ -150,11 +150,7 @@ def _is_integer(value: object, least: int) -> bool:
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Check a request's parameters like the endpoint.
-
-    Raises ValueError, also for an unknown name, which the endpoint would only ignore with a
-    warning.
-    """
+    """Check a request's parameters like the endpoint. Raises ValueError, also for unknown names."""
     if unknown := InferenceConfig.unknown(parameters):
         nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)
         raise ValueError(f"parameters: {unknown[0][:40]!a} is not a parameter{nearest}")

@@ -25,9 +25,7 @@ DIGITS = 20
 
 def name_results(recordings: Sequence[Recording], places: Sequence[str]) -> list[Recording]:
     """Return the recordings with names for their results, relative to the one of `places` that
-    contains them.
-
-    Names differ even on file systems that ignore case.
+    contains them. Names differ even if case is ignored.
     """
     parts = {each.id: _parts(each, places) for each in recordings}
     names = {

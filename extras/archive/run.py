@@ -105,11 +105,7 @@ def prepare(options: argparse.Namespace) -> Archive:
 def find(
     source: str, out: str, parameters: dict[str, Any], places: Sequence[str]
 ) -> list[Recording]:
-    """Return the recordings of a folder or manifest, or the source itself if it is a recording,
-    without ids.
-
-    Raises ValueError, OSError.
-    """
+    """Return the source's recordings, without ids. Raises ValueError, OSError."""
     if source not in places:
         if not manifest.is_recording(source):
             return manifest.in_manifest(source, parameters, places)

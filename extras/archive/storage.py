@@ -78,10 +78,8 @@ class Entry:
 
 
 def locate(text: str, folder: str = "") -> str:
-    """Return the address for `text`; a relative path is below the address `folder`.
-
-    Raises ValueError for text that is not UTF-8, and for a URL of an unknown store, with
-    credentials or with `..`.
+    """Return the address for `text`; a relative path is below the address `folder`. Raises
+    ValueError if it is not UTF-8, and for a URL of an unknown store, with credentials or with `..`.
     """
     if not is_utf8(text):
         raise ValueError("has characters that UTF-8 lacks")
@@ -107,9 +105,7 @@ def locate(text: str, folder: str = "") -> str:
 
 
 def is_utf8(address: str) -> bool:
-    """Return whether a name can be written as UTF-8. Linux allows any bytes in a name, and Python
-    reads those that are not UTF-8 as lone surrogates.
-    """
+    """Return whether a name is UTF-8. Python reads Linux's other names as lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in address)
 
 

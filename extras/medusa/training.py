@@ -45,10 +45,7 @@ class Epoch:
 
 
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
-    """Return texts to train on and held-out ones: every tenth window, in any style.
-
-    Raises ValueError if there are too few windows for both.
-    """
+    """Return texts to train on, and every tenth window's. Raises ValueError for too few windows."""
     held_out = [text for text in texts if text.window % HELD_OUT == HELD_OUT - 1]
     training = [text for text in texts if text.window % HELD_OUT != HELD_OUT - 1]
     if not held_out or not training:

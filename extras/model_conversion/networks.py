@@ -92,10 +92,7 @@ def _gates(rows: Array) -> Array:
 
 
 def _convolutions() -> list[tuple[str, str]]:
-    """Return the names of each convolution and its batch normalisation, as computed.
-
-    The first block of every layer except the first has a shortcut.
-    """
+    """Return the names of each convolution and its batch normalisation, as computed."""
     names = [("conv1", "bn1")]
     for layer, blocks in enumerate(BLOCKS, 1):
         for block in range(blocks):

@@ -140,10 +140,7 @@ def application(options: dict[str, Any]) -> Application:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve with the file's settings until SIGTERM or SIGINT, then answer the accepted requests.
-
-    Raises SystemExit if serving is impossible.
-    """
+    """Serve with the file's settings until SIGTERM or SIGINT, then drain. Raises SystemExit."""
     options = _read_options(arguments)
     os.environ |= ENVIRONMENT
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")

@@ -120,10 +120,8 @@ def _channel_answer(
     known: KnownVoices,
     config: InferenceConfig,
 ) -> Answer:
-    """Return one channel's answer, without segments.
-
-    Speakers are numbered in the order in which their words begin in the response; voices without
-    words follow. Known names replace the labels then.
+    """Return one channel's answer, without segments. Speakers are numbered by their first words in
+    the response, and then voices without words. Known names replace the labels last.
     """
     labels: dict[str, str] = {}
     chunks: Sequence[Chunk] = transcript.chunks

@@ -109,10 +109,7 @@ def _hash(text: str) -> str:
 
 
 def render_docx(rendering: Rendering) -> str:
-    """Render a Word document in base64: a heading, and a paragraph for each block.
-
-    Equal content gives equal bytes.
-    """
+    """Render a Word document in base64, a paragraph for each block. Equal content, equal bytes."""
     from docx import Document  # takes a tenth of a second
 
     document = Document()

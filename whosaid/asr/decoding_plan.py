@@ -101,10 +101,7 @@ class Planner:
         return InLanguage(prompt, reader)
 
     def _use_assistant(self, languages: Sequence[str | None]) -> tuple[bool, tuple[str, ...]]:
-        """Return whether the assistant or heads may draft, and a warning if requested drafts are
-        impossible. By default recordings are drafted for; a live pass is drafted by the pass before
-        it.
-        """
+        """Return whether to draft, by default for recordings alone, and a warning if impossible."""
         decode = self.options.decode
         if decode.assisted is False or (decode.assisted is None and decode.live):
             return False, ()

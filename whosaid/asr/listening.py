@@ -48,10 +48,8 @@ class Listener:
         self._search = SpeechSearch(detect.network) if isinstance(detect, SpeechDetector) else None
 
     async def plan(self, samples: Samples, complete: bool = True) -> Arrival:
-        """Find speech and plan windows in small steps, about 10 ms a minute of audio.
-
-        `samples` begin with those of earlier calls. If they are not the `complete` recording, its
-        other samples may change the last windows.
+        """Find speech and plan windows in small steps, 10 ms a minute of audio. `samples` begin
+        with those of earlier calls; unless they are `complete`, more may change the last windows.
         """
         vad = self._vad
         speech: Sequence[SampleSpan] = (SampleSpan(0, len(samples)),)

@@ -68,11 +68,9 @@ Hear = Callable[[NDArray[np.float32], float], Awaitable[bool]]
 
 
 def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> bytes:
-    """Return the bytes of the audio file.
-
-    Text must be base64 of RFC 4648, standard or URL-safe, with or without padding. White space is
-    allowed anywhere, and a `data:*;base64,` header in front. Bytes are returned unchanged. Raises
-    InvalidAudio, AudioTooLong.
+    """Return the bytes of the audio file: base64 of RFC 4648, standard or URL-safe, with or without
+    padding, white space and a `data:*;base64,` header, or bytes as they are. Raises InvalidAudio,
+    AudioTooLong.
     """
     data = inputs if isinstance(inputs, bytes) else _decode_text(inputs, limits)
     if not data:

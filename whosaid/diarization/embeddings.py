@@ -215,10 +215,7 @@ def doubled(batch: Tensor, device: torch.device) -> Tensor:
 
 
 def _min_samples(embedding: Any) -> int:  # noqa: ANN401
-    """Return the shortest input of pyannote's embedding model, which it finds by a dozen trials.
-
-    A residual network pads, so its features alone decide.
-    """
+    """Return the shortest input of pyannote's embedding model, from its features alone."""
     model = embedding.model_
     if hasattr(model, "resnet"):
         embedding.model_ = model.compute_fbank

@@ -424,11 +424,9 @@ class MelFeatures:
 def load_nemotron(
     name: str, revision: str | None, token: str | None, device: torch.device
 ) -> NemotronDiarizer:
-    """Load model `name` (hub id or local folder) onto `device`, in float16 on CUDA, else float32.
-
-    Weights come from safetensors files only. Raises StartError if transformers is too old, weights
-    are missing, or the feature extractor is unsupported. Other exceptions of transformers pass
-    through.
+    """Load `name` (hub id or local folder) onto `device` from safetensors, in float16 on CUDA, else
+    float32. Raises StartError for an old transformers, missing weights or an unsupported feature
+    extractor, and exceptions of transformers.
     """
     new_cache = nemotron_speaker_cache(name)
     source: dict[str, Any] = {"revision": revision, "token": token}

@@ -72,10 +72,8 @@ class Stretches:
 
 
 def find_stretches(mask: Array, seconds: float) -> list[Array]:
-    """Return the stretches of a speaker in order of time, each the numbers of its frames; none if
-    there are fewer than two.
-
-    `mask` (frames,) has the frames from which the speaker is embedded, each `seconds` long.
+    """Return the stretches of a speaker in order of time, as numbers of frames; none if there are
+    fewer than two. `mask` (frames,) has the speaker's frames, each `seconds` long.
     """
     frames = np.flatnonzero(mask)
     stretches = []

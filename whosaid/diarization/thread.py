@@ -156,11 +156,8 @@ class DiarizationClient:
         recording: QueuedAudio,
         channels: Iterable[tuple[NDArray[np.float32], Diarization | None, Sequence[Span]]],
     ) -> list[Diarization | None]:
-        """Return the diarization of each channel, given with its samples and its speech, with a
-        voice for every speaker; without any if the diarizer gives none.
-
-        Each voice is queued by itself, so shorter recordings run between two voices. Raises the
-        errors of `Diarizer.embed`.
+        """Return each channel's diarization, given with samples and speech, with a voice for every
+        speaker if the diarizer has any, each queued by itself. Raises `Diarizer.embed`'s errors.
         """
         diarizer, result = self._diarizer, []
         for samples, found, speech in channels:

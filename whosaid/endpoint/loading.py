@@ -51,10 +51,7 @@ def exit_on_failure(settings: ModelSettings, serves: bool) -> Iterator[None]:
 
 @contextmanager
 def request_errors(endpoint: Endpoint) -> Iterator[None]:
-    """Raise every error of a request as ClientError or ServerError.
-
-    Ends the process if the engine has stopped, because no request can be answered any more.
-    """
+    """Raise errors as ClientError or ServerError; end the process if the engine has stopped."""
     try:
         with endpoint_errors():
             yield

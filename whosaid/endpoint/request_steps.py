@@ -104,10 +104,8 @@ class RequestSteps:
         self._turns = await finding
 
     async def decode_overlaps(self) -> None:
-        """Decode windows in which speakers talk at once again, once for each speaker, if the
-        request wants it.
-
-        A client's text is one sequence of words, so its windows stay as they are.
+        """Decode windows in which speakers talk at once again, for each speaker, if the request
+        wants it, but not those of a client's text, which is one sequence of words.
         """
         options = self._request.options
         if self._request.config.overlap == "off" or options.text:
@@ -229,10 +227,7 @@ class RequestSteps:
 
 
 def _undrafted(config: InferenceConfig, heard: Sequence[Transcript]) -> tuple[str, ...]:
-    """Return a warning if requested drafts were never made because of measured costs.
-
-    Transcripts have warnings with every other reason.
-    """
+    """Return a warning if requested drafts were never made because of measured costs."""
     told = any(text.startswith("assisted: ") for each in heard for text in each.warnings)
     decoded = any(each.stats.steps for each in heard)
     if not config.assisted or told or not decoded or any(each.stats.drafted for each in heard):
@@ -243,10 +238,8 @@ def _undrafted(config: InferenceConfig, heard: Sequence[Transcript]) -> tuple[st
 async def _recognise(
     recogniser: Recogniser, transcriptions: Mapping[int | None, Transcription]
 ) -> AsyncGenerator[Transcribed | list[Transcript]]:
-    """Yield the joint progress of all transcriptions, and finally their transcripts in order.
-
-    The keys are channels, None if channels are mixed. Raises EndpointError. Closing the iterator
-    frees the rows.
+    """Yield the joint progress of all transcriptions by channel (None: mixed), and finally their
+    transcripts in order. Raises EndpointError. Closing the iterator frees the rows.
     """
     loop = asyncio.get_running_loop()
     reports: asyncio.Queue[tuple[int | None, Transcribed | None]] = asyncio.Queue()

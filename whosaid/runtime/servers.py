@@ -66,10 +66,7 @@ def restart_without_graphs(reason: str) -> None:
 
 
 def began_by_command_line(processes: Path = Path("/proc")) -> bool:
-    """Return whether running the command line again would start this process.
-
-    A worker that another process forked or spawned cannot be started that way.
-    """
+    """Return whether the command line starts this process again, as it starts no forked worker."""
     if multiprocessing.parent_process() is not None:
         return False
     own, parent = (_command_line(processes / each) for each in ("self", str(os.getppid())))

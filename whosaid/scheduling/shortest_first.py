@@ -133,13 +133,10 @@ class ShortestFirst:
             work.result.cancel()
 
     def between_batches(self, recording: QueuedAudio) -> Callable[[], None]:
-        """Return a function that takes steps of shorter recordings during a long step.
-
-        The long step, of `recording`, calls the function before its first batch and after each. The
-        function takes steps of waiting recordings that are at most half as long, for up to SHARE
-        times the seconds of the batch before. The last of their steps may exceed that, at the
-        expense of the next ones; unused seconds are not saved. Recordings without length, such as
-        live streams, go first in any case, one step between two batches.
+        """Return a function that a long step, of `recording`, calls before its first batch and
+        after each. It takes steps of waiting recordings that are at most half as long, for up to
+        SHARE times the seconds of the batch before, the last at the expense of the next ones.
+        Recordings without length, such as live streams, go first, one step between two batches.
         """
         shares, turns = FairShares({OWN: 1 / SHARE, OTHERS: 1.0}), _turns_of_recordings()
         resumed = inf
@@ -226,10 +223,8 @@ class ShortestFirst:
         return True
 
     def _forget(self, result: Future[Any]) -> None:
-        """Free the steps of a cancelled result.
-
-        If a step is running, its thread closes the steps afterwards: closing a coroutine while
-        another thread runs it can crash.
+        """Free the steps of a cancelled result, or let the thread that runs one close them: closing
+        a coroutine while another thread runs it can crash.
         """
         with self._lock:
             work = self._works.pop(result)

@@ -151,10 +151,7 @@ class RequestContext:
             self._ended.set_result(error)
 
     async def run(self, app: ASGIApp, timeout: float | None = None) -> None:
-        """Let `app` answer, for at most `timeout` seconds and while the client is connected.
-
-        Raises EndpointError if the request failed before its answer was complete.
-        """
+        """Let `app` answer while the client waits, at most `timeout` s. Raises EndpointError."""
         self.routed = True
         task = asyncio.ensure_future(app(self.scope, self.receive, self.send))
         watching = asyncio.ensure_future(self._watch())
@@ -423,10 +420,7 @@ class Gate:
 
 
 def route_of(path: str) -> str:
-    """Return the name of a path's route, "other" if it has none.
-
-    Logs and metrics show route names, because paths, queries and file names may be secrets.
-    """
+    """Return a path's route, "other" if it has none: logged paths and names may be secrets."""
     if path in ROUTES:
         return path
     if path.startswith(f"{JOBS}/"):

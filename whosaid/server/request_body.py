@@ -40,10 +40,8 @@ LISTS = {
 
 
 async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
-    """Return a body for `Endpoint.parse`, and whether its parameters are text.
-
-    Raises Refusal if JSON is not an object or has another media type, and InvalidRequest for an
-    unreadable form, or parameters in the query string of a form or JSON.
+    """Return a body for `Endpoint.parse`, and whether its parameters are text. Raises Refusal for
+    JSON that is no object or has another type, InvalidRequest for a wrong form or query.
     """
     kind = media_type(request.headers)
     if kind == FORM:
@@ -73,10 +71,7 @@ def refuse_in_query(request: Request) -> None:
 
 def read_json(text: bytes | str, what: str = "body") -> dict[str, Any]:
     """Return a JSON object; long texts in it, such as `inputs`, are each a Base64Text. Errors call
-    the object `what`.
-
-    Raises InvalidRequest if it is not UTF-8, and Refusal for too much besides such texts or for
-    anything but an object.
+    it `what`: InvalidRequest if it is not UTF-8, Refusal if it is too much or no object.
     """
     try:
         value = parse_json(text)

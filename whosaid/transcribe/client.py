@@ -160,11 +160,9 @@ class Client:
         on_progress: OnProgress,
         begun: object = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the server's answer to a recording's files. Once the block has ended without an
-        error, a job and its answer are deleted.
-
-        `on_progress` takes the seconds done and in total. Raises Failed or Unusable. If the server
-        is full or drains (429, 503), the request is repeated after Retry-After.
+        """Yield the server's answer to a recording's files; without an error in the block, delete a
+        job afterwards. `on_progress` takes the seconds done and in total. Raises Failed or
+        Unusable. After 429 or 503 the request is repeated.
         """
         encoded = [base64.b64encode(data).decode() for data in files]
         inputs = encoded if len(encoded) > 1 else encoded[0]
@@ -196,10 +194,7 @@ class Client:
         read: Callable[[httpx2.Response], T],
         most_lost: int = MOST_LOST_CONNECTIONS,
     ) -> T:
-        """Send a request until there is a response, and `read` it.
-
-        Raises Failed after MOST_REFUSALS refusals or `most_lost` lost connections.
-        """
+        """Send a request until it is answered, and `read` that. Raises Failed after many tries."""
         attempts: Counter[bool] = Counter()  # keys: whether the connection was lost
         while True:
             try:

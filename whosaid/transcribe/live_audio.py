@@ -142,10 +142,8 @@ def input_options(platform: str, name: str | None) -> list[str]:
 
 
 def piped(descriptor: int) -> Iterator[int | bytes]:
-    """Read samples at 16 kHz, or a WAV file with a rate in WIRE_RATES. Raises Failed.
-
-    Python's buffered reader is not used: a thread blocked in a read would hold its lock, and the
-    interpreter would abort at exit (python/cpython#86883).
+    """Read samples at 16 kHz, or a WAV file with a rate in WIRE_RATES, without Python's reader,
+    whose lock would abort the interpreter at exit (python/cpython#86883). Raises Failed.
     """
     head = _exactly(descriptor, 12)
     if head[:4] == b"RIFF" and head[8:] == b"WAVE":

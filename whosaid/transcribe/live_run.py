@@ -39,10 +39,7 @@ class LiveRun:
         return self._audio.seconds if self._audio else 0.0
 
     async def run(self, transcribe: Callable[[SourceAudio], Awaitable[None]]) -> None:
-        """Transcribe all audio. Raises Failed, OSError.
-
-        Ctrl+C ends the audio, and a second one cancels the task.
-        """
+        """Transcribe all audio. Ctrl+C ends it, another one the task. Raises Failed, OSError."""
         audio = SourceAudio(self._source)
         with self._screen.shown(), self._interruptible(audio):
             await audio.begin()

@@ -132,10 +132,7 @@ class LiveTranscript:
         return until
 
     def take(self, event: Event) -> None:
-        """Add an event of the session; ignore events that are not about items.
-
-        Raises KeyError, TypeError or ValueError for a malformed event.
-        """
+        """Add a session's event. Raises KeyError, TypeError or ValueError if it is malformed."""
         self._labels |= dict.fromkeys(labels(event))
         event = in_objects(event, self._names)
         kind = str(event["type"])

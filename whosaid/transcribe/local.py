@@ -79,10 +79,8 @@ class LocalEndpoint:
         on_progress: OnProgress,
         begun: PartialAnswer | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the endpoint's answer to a recording's files; go on with what is `begun`.
-
-        Raises Failed if there is none, and Unusable if the models cannot be loaded or a parameter
-        is refused.
+        """Yield the endpoint's answer; go on with what is `begun`. Raises Failed, and Unusable if
+        the models cannot be loaded or a parameter is refused.
         """
         body = {"inputs": [*files], "parameters": dict(parameters)}
         try:

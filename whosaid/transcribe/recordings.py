@@ -370,10 +370,8 @@ def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
 def write_outputs(
     recording: Recording, answer: dict[str, Any], formats: Sequence[str], keep: Path | None = None
 ) -> None:
-    """Write the JSON file, which identifies the other files as ours, and then every format.
-
-    Outputs of a replaced answer, except `keep`, are removed first, and written again if this answer
-    has them. Raises Failed, OSError.
+    """Write the JSON file, which identifies the other files as ours, and then every format. First
+    remove the outputs, except `keep`, of a replaced answer. Raises Failed, OSError.
     """
     texts = as_texts(answer, ["json", *formats, *_output(answer)])
     recording.stem.parent.mkdir(parents=True, exist_ok=True)

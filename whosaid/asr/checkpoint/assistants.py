@@ -84,10 +84,8 @@ def with_conditioning(models: WhisperModels, checkpoint: Checkpoint | None = Non
 
 
 def main_digest(models: WhisperModels) -> str:
-    """Return the digest by which heads identify the main model.
-
-    If the loaded weights are rounded, the digest is computed from the checkpoint's files. Raises
-    StartError if the files lack a tensor.
+    """Return the digest by which heads identify the main model, of its files if loaded weights are
+    rounded. Raises StartError if the files lack a tensor.
     """
     if models.checkpoint is None or models.model.dtype in (torch.float32, torch.float64):
         return base_digest(models.model)
@@ -141,10 +139,7 @@ def _misfit(models: WhisperModels, checkpoint: Checkpoint, reason: str) -> Start
 
 
 def _only_language(model: WhisperModel, special_tokens: SpecialTokens) -> str | None:
-    """Return ENGLISH if the assistant knows only English, else None.
-
-    Distil-Whisper's vocabulary is multilingual; its generation configuration pins the language.
-    """
+    """Return ENGLISH if the generation configuration pins it, like Distil-Whisper's, else None."""
     pinned = str(getattr(model.generation_config, "language", None) or "").strip("<|>").lower()
     is_english_only = not special_tokens.multilingual or pinned in (ENGLISH, "english")
     return ENGLISH if is_english_only else None

@@ -77,10 +77,7 @@ class Opened:
 
 
 def open_checkpoint(source: Source) -> Opened:
-    """Open a folder or a Hub repository.
-
-    Raises StartError for formats and quantisations that do not load, and OSError for missing files.
-    """
+    """Open a folder or Hub repository. Raises StartError for other formats, OSError for absence."""
     name = str(source["pretrained_model_name_or_path"])
     if adapter := find_file(source, ADAPTER):
         return _open_adapter(source, json.loads(Path(adapter).read_text(encoding="utf-8")))
@@ -107,10 +104,7 @@ def open_checkpoint(source: Source) -> Opened:
 
 
 def read_config(opened: Opened) -> PretrainedConfig:
-    """Return the configuration of a Whisper or a DiCoW, which is a Whisper with more entries.
-
-    Raises StartError for sizes that no Whisper has.
-    """
+    """Return a Whisper's or DiCoW's configuration. Raises StartError for sizes no Whisper has."""
     entries, name = opened.entries, opened.name
     _require_sizes(name, entries)
     config = WhisperConfig.from_dict({**entries, "model_type": WhisperConfig.model_type})

@@ -22,10 +22,7 @@ ADAPTERS = ("base_layer", "lora_", "modules_to_save")
 
 
 def is_scaled(name: str, entries: Mapping[str, Any]) -> bool:
-    """Return whether config.json states weights in 8 bits with scales, False for plain weights.
-
-    Raises StartError, naming the method, for any other quantisation.
-    """
+    """Return whether config.json states 8 bits with scales. Raises StartError for other methods."""
     stated = next((entries[each] for each in ENTRIES if entries.get(each)), None)
     if stated is None:
         return False

@@ -100,10 +100,8 @@ def read_special_tokens(
     generation_config: GenerationConfig,
     tokenizer: PreTrainedTokenizerBase,
 ) -> SpecialTokens:
-    """Read the special tokens of the checkpoint `name`.
-
-    Raises StartError if the vocabulary has no timestamps, or if a multilingual checkpoint names no
-    languages.
+    """Read the special tokens of the checkpoint `name`. Raises StartError if it has no timestamps,
+    or if it is multilingual and names no languages.
     """
     declared, entries = generation_config.to_dict(), tokenizer.get_vocab()
     no_timestamps = declared.get("no_timestamps_token_id") or entries.get("<|notimestamps|>")
@@ -141,10 +139,8 @@ def read_special_tokens(
 
 
 def _require_numbers(name: str, special: SpecialTokens, entries: dict[str, int]) -> None:
-    """Raise StartError if a number is outside the vocabulary, or another one in the tokenizer.
-
-    CrisperWhisper's tokenizer has other numbers. The tokenizer of CrisperWhisper 2 has marks for
-    prompts that choose between texts with and without hesitations.
+    """Raise StartError if a number is outside the vocabulary, or another one in the tokenizer, as
+    in CrisperWhisper's.
     """
     if CRISPER_MARK in entries:
         raise StartError(f"{name} is a CrisperWhisper 2, whose prompts are not supported")

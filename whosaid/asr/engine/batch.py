@@ -227,10 +227,7 @@ class Batch:
             sequence.steps += 1
 
     def _look_up(self) -> int:
-        """Write each draft's continuation of its row. Return the most tokens of a row.
-
-        The host reads the rows, which costs nothing unless it has to wait for the device.
-        """
+        """Write each draft's continuation of its row. Return the most tokens of a row."""
         rows, most = self._state.rows, 0
         for row, sequence in enumerate(self.rows):
             if not sequence.request.draft or self.lane.num_beams > 1:
@@ -347,9 +344,7 @@ class Batches(dict[Lane, Batch]):
 
     def prepare(self) -> dict[Lane, int]:
         """On CUDA, allocate the rows of the usual lanes and capture their graphs. Return how many
-        rows these lanes have.
-
-        If memory runs out, log a warning; the rows are then allocated on first use.
+        rows there are; without memory, they are allocated on first use.
         """
         rows = dict[Lane, int]()
         if not self._context.runner.on_cuda:

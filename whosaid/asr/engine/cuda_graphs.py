@@ -155,10 +155,8 @@ class CudaGraphRunner(StepRunner):
         return torch.cat(starts)
 
     def launch(self, state: DecodeState, shape: StepShape) -> PendingResult:
-        """Start a step. Calling the returned function waits for the result.
-
-        Every step computes the timestamp grammar, so steps with and without timestamps share
-        graphs. Rows without timestamps ignore the grammar.
+        """Start a step. Calling the returned function waits for the result. All rows compute the
+        timestamp grammar, which some ignore, so they share graphs.
         """
         shape = shape._replace(timestamps=True)
 

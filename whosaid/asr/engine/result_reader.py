@@ -75,10 +75,8 @@ class ResultReader:
     def _preferred_first(
         self, sequence: DecodeSequence, second: DecodeResult
     ) -> DecodeResult | None:
-        """Return the rejected first attempt if it wrote much more than the `second`.
-
-        A text with a rejected start is never preferred, because it has ended only if no check
-        (`stop_rejected`) came before its end.
+        """Return the rejected first attempt if it wrote much more than the `second`, but none with
+        a rejected start, which a check may have stopped.
         """
         first, fallback = sequence.rejected, sequence.options.fallback
         if first is None or fallback is None:
@@ -113,10 +111,8 @@ class ResultReader:
                 rows.finished[row] = True
 
     def stop_looping_beams(self, state: DecodeState, row: int, sequence: DecodeSequence) -> None:
-        """Stop a row whose likeliest beam loops, which only makes the beam likelier.
-
-        The other beams continue meanwhile, so the result depends on when the row is checked. A row
-        must be checked after a fixed number of its own steps.
+        """Stop a row whose likeliest beam loops, which only makes that beam likelier. Other beams
+        go on meanwhile, so check each row after a fixed number of its own steps.
         """
         assert state.beams is not None
         begin, length = len(sequence.prompt), int(state.rows.length[row])

@@ -172,10 +172,8 @@ class Schedule:
         return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
 
     def samples(self, window: Window) -> NDArray[np.float32]:
-        """Return the samples (n,) of a window, with silence in place of long pauses.
-
-        Whisper makes up words for the noise and music in pauses. A tentative window is all pause,
-        and stays as it is.
+        """Return the samples (n,) of a window, with silence in place of long pauses, for whose
+        noise Whisper makes up words. A tentative window, all pause, stays as it is.
         """
         samples = self._samples[window.start : window.stop]
         if window.tentative:
@@ -219,10 +217,8 @@ class Schedule:
     def decode_again(
         self, window: Window, start: int, stop: int, retries: int = 1
     ) -> tuple[Window, ...]:
-        """Plan and return windows over samples `start` to `stop` of a decoded window.
-
-        Their speech has no words, or too few. They count as `retries` more retries, of
-        MOST_RETRIES.
+        """Plan and return windows over samples `start` to `stop` of a decoded window, whose speech
+        lacks words. They count as `retries` more retries, of MOST_RETRIES.
         """
         if window.retries + retries > MOST_RETRIES:
             return ()
@@ -244,10 +240,8 @@ class Schedule:
         return found
 
     def _next_start(self, window: Window, seek: int, unfinished: bool) -> int:
-        """Return the sample at which decoding resumes: `seek` for a segment worth decoding again.
-
-        Otherwise return the end of a long pause that Whisper took for the window's end, or the
-        window's end.
+        """Return the sample at which decoding resumes: `seek` for a segment worth it, else the end
+        of a long pause that Whisper took for the window's end, or the window's end.
         """
         if unfinished:
             return seek if self._worth_decoding(window, seek) else window.stop

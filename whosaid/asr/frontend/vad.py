@@ -285,10 +285,8 @@ def find_speech(
 
 
 def loudness(peaks: Tensor) -> float:
-    """Return the largest of the steps' peaks (n,), with clicks limited.
-
-    The limit is CLICK times the peak that SHORTEST_SPEECH steps reach, or all steps if there are
-    fewer.
+    """Return the largest of the steps' peaks (n,), at most CLICK times the peak that
+    SHORTEST_SPEECH steps, or all, reach.
     """
     loudest = peaks.topk(min(SHORTEST_SPEECH, len(peaks))).values
     return float(torch.minimum(loudest[0], CLICK * loudest[-1]))

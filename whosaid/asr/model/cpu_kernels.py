@@ -163,18 +163,13 @@ class TransposedLinear:
 
 
 def encoder_batch_size(windows: int, device: torch.device) -> int:
-    """Return the number of windows in a pass of the encoder: one on a CPU, else all `windows`.
-
-    A CPU's caches fit one: 16 together take 1.1 to 1.2 times as long (docs/decoding.md).
-    """
+    """Return the windows in a pass of the encoder: all, but only one in a CPU's caches."""
     return 1 if device.type == "cpu" else windows
 
 
 def empty_transposed(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
-    """Return zeros (rows, heads, positions, size) with the type and device of `like`.
-
-    On a CPU they are stored transposed, positions side by side. `attention` with few query
-    positions reads values fastest in that layout, but keys in the usual one.
+    """Return zeros (rows, heads, positions, size) like `like`. On a CPU positions are side by side,
+    in which layout `attention` reads values, but not keys, fastest.
     """
     if not (_supported(like) or _rounded(like)):
         return zeros(like, rows, heads, positions, size)
@@ -262,10 +257,7 @@ def encoder_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def _blockwise_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return attention for a scaled query, computed in blocks of positions of one head.
-
-    torch's softmax sums in float32 even if its input is bfloat16.
-    """
+    """Return attention for a scaled query, in blocks of one head. Softmax sums in float32."""
     mixed = torch.empty_like(query, memory_format=torch.contiguous_format)
     transposed = values.transpose(2, 3).contiguous()
     for row, head in itertools.product(*map(range, query.shape[:2])):

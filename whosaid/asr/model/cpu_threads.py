@@ -119,8 +119,5 @@ def others(before: CpuSample, after: CpuSample) -> float:
 
 
 def threads_beside(most: int, busy: float, processors: int) -> int:
-    """Return the number of threads, 1 to `most`, if others keep `busy` of the `processors` busy.
-
-    `most` may be below `processors`: a container's quota, OMP_NUM_THREADS or Ray may limit it.
-    """
+    """Return 1 to `most` threads, fewer if others keep `busy` of the `processors` busy."""
     return max(1, min(most, processors - round(busy)))

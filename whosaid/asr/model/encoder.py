@@ -82,10 +82,7 @@ class LogMel:
         self.filters = torch.from_numpy(filters.T.copy()).to(device)  # (bands, frequencies)
 
     def __call__(self, windows: Sequence[NDArray[np.float32]]) -> Tensor:
-        """Return features (windows, bands, frames), float32, of windows of samples (n,).
-
-        Each window is cut or padded with silence to `n_samples`.
-        """
+        """Return features (windows, bands, frames) of samples (n,), cut or padded to a window."""
         padded = np.zeros((len(windows), self.n_samples), dtype=np.float32)
         for row, window in zip(padded, windows, strict=True):
             row[: len(window)] = window[: self.n_samples]

@@ -178,10 +178,8 @@ class KVCache(RowTensors):
 
 
 def zeros(like: Tensor, *shape: int) -> Tensor:
-    """Return zeros with the type and device of `like`.
-
-    On a CPU a page takes memory only when it is first written, so unused rows take none. Raises
-    MemoryError if there is no address space.
+    """Return zeros with the type and device of `like`. On a CPU a page takes memory only when it is
+    first written. Raises MemoryError if there is no address space.
     """
     if like.device.type != "cpu" or not math.prod(shape):
         return like.new_zeros(*shape)

@@ -111,10 +111,7 @@ def _decoded(result: DecodeResult, places: NDArray[np.intp], models: WhisperMode
 
 
 def spoken_until(result: DecodeResult) -> float:
-    """Estimate when the last word was spoken, in seconds from the window's beginning.
-
-    The estimate is the median peak of the last tokens' attention, which `result` must hold.
-    """
+    """Return about when the last word was spoken, in seconds: the last tokens' median peak."""
     assert result.attention is not None
     peaks = result.attention[-LAST_TOKENS:].argmax(axis=1)
     return float(np.median(peaks) + 1) / TOKENS_PER_SECOND
@@ -189,10 +186,7 @@ def _align(gain: NDArray[np.float32], words: Sequence[WordToAlign]) -> list[tupl
 def _near_attention(
     first: int, stop: int, attention: NDArray[np.float32], quiet: NDArray[np.bool_]
 ) -> tuple[int, int]:
-    """Return the part of a word's steps, `first` to `stop`, that is near its attention.
-
-    `attention` (tokens, frames) is that of its spoken tokens.
-    """
+    """Return the part of a word's steps that is near its `attention` (tokens, frames)."""
     if stop - first <= SHORTEST_WORD:
         return first, stop
     frame = first // 2

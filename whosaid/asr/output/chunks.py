@@ -119,10 +119,7 @@ class ChunkReader:
     def _read_stopped(
         self, window: Window, result: DecodeResult, samples: NDArray[np.float32]
     ) -> ReadWindow:
-        """Return the sentences of a text that reached its limit, without a timestamp at the end.
-
-        The rest of the window is decoded next, together with a short last sentence.
-        """
+        """Return the sentences of a text that reached its limit; the rest is decoded next."""
         whole = Segment(result.tokens, 0.0, min(spoken_until(result), window.seconds))
         closed = self._sentences(result, (whole,), samples)
         rest = Segment((), closed[-1].end, window.seconds)
@@ -233,10 +230,7 @@ def _is_made_up(result: DecodeResult) -> bool:
 
 
 def _closed_by_cut(window: Window, closed: Sequence[Segment]) -> bool:
-    """Return whether the last of several segments was closed only by the window's cut in speech.
-
-    A long last segment is kept: decoding it again would decode most of the window twice.
-    """
+    """Return whether the window's cut in speech closed a short last one of several segments."""
     if len(closed) < 2 or window.stop == window.region_stop:
         return False
     return _is_short(closed[-1], window) and window.seconds - closed[-1].end < CUT_DISTANCE

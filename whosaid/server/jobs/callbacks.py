@@ -48,10 +48,8 @@ SECONDS_TO_ANSWER = 10
 
 
 def read_target(url: str, allowed: Collection[str]) -> str:
-    """Return the host and port of `url`, which must be among `allowed` (names, or names with
-    ports).
-
-    Raises InvalidParameter for a malformed URL, Refusal for another host.
+    """Return the host and port of `url`, among `allowed` (names, or names with ports). Raises
+    InvalidParameter for a malformed URL, Refusal for another host.
     """
     found = URL.fullmatch(url)
     if found is None or len(url) > LONGEST_URL or "#" in url:

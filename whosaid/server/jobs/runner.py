@@ -190,10 +190,8 @@ class JobRunner:
 def write_request(
     request: TranscriptionRequest, sizes: Sequence[int], account: Account | None = None
 ) -> bytes:
-    """Return a request without its audio as JSON, kept until the job ends, with the `sizes` of its
-    files, which are kept as one. Clips of known speakers are included.
-
-    Only parameters that the client sent are written, so that a newer server can read the file.
+    """Return a request without its audio as JSON, with the `sizes` of its files, which are kept as
+    one, and its clips. Only sent parameters are written, for newer servers.
     """
     parameters = request.config.model_dump(mode="json", exclude_unset=True)
     key = None if account is None else account.name

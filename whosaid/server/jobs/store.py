@@ -256,10 +256,8 @@ class JobStore:
     # Calls of the runner
 
     def claim(self, most: int, now: float) -> tuple[str, bytes] | None:
-        """Set the next job to running, and return it with its request.
-
-        None if no job may start: `most` are running, or a job that a crash interrupted runs alone.
-        Raises Refusal.
+        """Set the next job to running, and return it with its request; None if `most` are running,
+        or a job that a crash interrupted runs alone. Raises Refusal.
         """
         if not self._recovered:
             self._recover(now)
@@ -387,10 +385,7 @@ class JobStore:
         return rows[0]
 
     def _rows(self, statement: str, values: Any = ()) -> list[Any]:  # noqa: ANN401
-        """Execute a statement in its own transaction, and return its rows.
-
-        Raises Refusal if the database cannot be read or written; the log has the reason.
-        """
+        """Execute a statement in its own transaction. If that fails, log why and raise Refusal."""
         try:
             with self._lock:
                 return self._database.execute(statement, values).fetchall()

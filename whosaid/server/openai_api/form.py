@@ -323,10 +323,8 @@ def _granularities(form: TranslationForm) -> tuple[frozenset[str], str | None]:
 
 
 def _vad_parameters(form: TranslationForm) -> dict[str, Any]:
-    """Return `vad_parameters` from the options of `chunking_strategy`.
-
-    Audio is always cut in pauses, so `auto` and `server_vad` mean the same. The SDK sends a field
-    for each option; other clients send the object as JSON or Python text.
+    """Return `vad_parameters` from `chunking_strategy`, which the SDK sends as fields, others as
+    JSON or Python text. `auto` and `server_vad` mean the same: audio is cut in pauses.
     """
     strategy = form.chunking_strategy or "auto"
     options = {} if strategy == "auto" else _read_object(strategy)
@@ -388,10 +386,8 @@ def _refuse_unshown(given: Mapping[str, object], wanted: str) -> None:
 def _diarize(
     given: Mapping[str, object], diarize: bool | None, wanted: str, endpoint: Endpoint
 ) -> bool | None:
-    """Return `diarize`: True if the format or a field requests speakers. Separate channels are
-    speakers without diarization.
-
-    Raises Unsupported if no diarization model is loaded, or if the format cannot show speakers.
+    """Return `diarize`: True if the format or a field requests speakers, unless channels are.
+    Raises Unsupported without a diarization model, or if the format shows no speakers.
     """
     separate = given.get("channels") == "separate"
     asked = [INSTEAD.get(name, name) for name in HINTS if name in given]
