@@ -1,13 +1,11 @@
 """Files in folders and object stores, by address: an absolute path, or a URL.
 
-The stores are pyarrow.fs's. A URL names an object as `aws s3` does, without escapes. An address
-alone is enough for any process on any machine to open a file. It never holds a credential: each
-machine takes those from its own environment. A file is written atomically: under a temporary name
-and renamed in a folder, by one upload in a store.
+The stores are pyarrow.fs's. A URL names an object as `aws s3` does, without escapes, and never
+holds a credential: each machine takes those from its own environment. A file is written atomically:
+under a temporary name and renamed in a folder, by one upload in a store.
 
-An operation that fails temporarily is tried again. An error that another try cannot mend (a missing
-file, a full disk, a missing permission) is raised at once. Everything else counts as a fault of the
-network, because object stores give it no number.
+An operation that fails is tried again, unless another try cannot mend the error (a missing file, a
+full disk, a missing permission). Object stores give faults of the network no number.
 """
 
 import errno

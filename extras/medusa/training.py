@@ -1,13 +1,10 @@
 """Trains heads on cached hidden states: minutes on two cores, because the model itself never runs.
 
 The loss is cross entropy of the tokens, over the commonest of a large vocabulary. The projection is
-frozen, so heads do not influence each other and their losses are added without weights. (To fit the
-hidden states that choose the tokens first, without any vocabulary, was tried and gained nothing:
-SiLU adds no less than -0.28, so a head cannot become another state, only beat other tokens.)
+frozen, so heads do not influence each other and their losses are added without weights.
 
 The run keeps the epoch with the longest accepted chains on windows that no step has seen. An epoch
-draws its order from a generator of its own number, so an interrupted run ends in the same weights
-as an uninterrupted one.
+draws its order from a generator of its own number, so an interrupted run ends in the same weights.
 """
 
 import copy

@@ -1,13 +1,11 @@
 """`python -m extras.ray_serve`: the server's application on Ray Serve, for more than one device.
 
-A replica is a process with its own models, on a GPU or a share of the cores, that runs the
-application of `python -m whosaid.server`. Serve routes requests to replicas. It starts new ones if
-requests wait or a replica has died, and lets replicas finish their requests before they end. Serve
-retries nothing: if a replica dies, its clients get an error that says to send the request again.
-Replicas share no memory, so routes that need state in memory are refused.
+A replica is a process with its own models, on a GPU or a share of the cores. Serve starts new ones
+if requests wait or a replica has died, and lets replicas finish their requests. It retries nothing:
+if a replica dies, its clients are told to send the request again. Replicas share no memory, so
+routes that need state in memory are refused.
 
-Settings are in `ray_serve.yaml`, in Serve's own form, which `serve deploy` and KubeRay's RayService
-read, too.
+Settings are in `ray_serve.yaml`, in the form that `serve deploy` and KubeRay's RayService read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Divides words into subtitle cues, each with its lines and times.
 
-Cues are made of words, not of chunks, so that a cue has one speaker and no line is too wide. By
-default a cue is shown from the start of its first word to the end of its last, and in the silence
-around them for as long as it takes to read. The limits are those of most style guides (Netflix's
-"Timed Text Style Guide": 42 characters a line, two lines, 5/6 of a second to 7 seconds). Of all
-divisions within them, that of the least cost is made.
+Cues are made of words, so that a cue has one speaker and no line is too wide. By default a cue is
+shown from the start of its first word to the end of its last, and in the silence around them for as
+long as it takes to read. Of all divisions within the limits of most style guides (Netflix's "Timed
+Text Style Guide"), that of the least cost is made.
 
 If a client sets one of openai/whisper's limits, cues are openai/whisper's (`utils.py`,
 `SubtitlesWriter`): one cue for each segment, and a change of speaker starts a segment. If the

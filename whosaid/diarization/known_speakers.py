@@ -2,19 +2,14 @@
 
 A clip is diarized like any recording, to find its speech and to detect a second voice. Exclusive
 turns are used, because noise is often taken for a second voice beneath the first. The pipeline's
-own model embeds the clip in one piece, with pauses and other voices masked. Speakers of a recording
-have the mean over windows instead; below about 1.5 s that mean does not exist, and above it was no
-nearer. An unusable clip is refused with its index in the request, because a name made from it would
-be silently wrong. A client that asks for `voices` gets the embeddings of the speakers, made in the
-same way, and may send them in place of clips. Nothing else keeps embeddings longer than a request.
+own model embeds the clip in one piece, with pauses and other voices masked. An unusable clip is
+refused with its index in the request, because a name made from it would be silently wrong. A client
+that asks for `voices` gets the speakers' embeddings, made in the same way, and may send them in
+place of clips. Nothing else keeps embeddings longer than a request.
 
-Speakers and names are matched one-to-one by the largest sum of similarities. A speaker may also
-stay unnamed, which counts as the threshold in the sum. So a stranger does not get the nearest name,
-and a pair below the threshold does not displace a good pair, unlike when such pairs are dropped
-after the assignment.
-
-Similarity is the cosine of embeddings, without calibration. It depends on the model, the channel
-and the length of speech: see docs/benchmarks/voices.md.
+Speakers and names are matched one-to-one by the largest sum of similarities, in which a speaker who
+stays unnamed counts as the threshold. Similarity is the cosine of embeddings, without calibration.
+It depends on the model, the channel and the length of speech: see docs/benchmarks/voices.md.
 """
 
 from __future__ import annotations

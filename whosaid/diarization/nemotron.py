@@ -1,19 +1,16 @@
 """Diarizes with NVIDIA's Nemotron-3-Diarization, a streaming Sortformer (Medennikov et al.,
 "Streaming Sortformer", Interspeech 2025).
 
-The network predicts every 10 ms the probability that each of its few speakers talks. Speakers are
-numbered in the order in which they first speak. The network reads a recording in chunks, by
-transformers' defaults 27 s each, and keeps a cache of earlier chunks. transformers reads all chunks
-in one call that cannot be stopped. Here every chunk is a call of its own with the same cache: the
-results are equal (`tests/test_nemotron_diarizer.py`), a request can be cancelled between two
-chunks, and memory does not grow with the recording.
+The network predicts every 10 ms the probability that each of its few speakers talks, in the order
+in which they first speak. It reads a recording in chunks, by transformers' defaults 27 s each, and
+keeps a cache of earlier chunks. transformers reads all chunks in one call that cannot be stopped.
+Here every chunk is a call with the same cache: results are equal, a request can be cancelled
+between two chunks, and memory does not grow with the recording.
 
 Live audio is read in the shorter chunks of the checkpoint's streaming mode: 1.04 s at first, then
 0.72 s each. Every chunk encodes the whole cache again, about 42 s, which only GPUs do fast enough.
 
-The log-mel spectrogram is computed here for a chunk at a time. transformers computes it for a whole
-recording, some two gigabytes an hour, and takes its filters from librosa, which brings 200 MB of
-libraries. The tests compare the numbers.
+Log-mel frames are computed here for a chunk at a time, without transformers' librosa.
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@ Three stages of a loaded `SpeakerDiarization` are replaced: embeddings (`diariza
 clustering (`diarization.clustering`), and the reconstruction of turns (`ClusteredWindows`). Other
 pipelines run unchanged. Differences between pyannote's releases are in `runtime.versions`.
 
-A pipeline's folder may hold its networks as safetensors, which cannot run code. pyannote's own
-checkpoints are pickles, which can run any code. A safetensors network's folder has
-`model.safetensors`, the network's `state_dict`, and `config.json` with `architecture`, a name in
-`ARCHITECTURES`; `hyperparameters`, its arguments; and `specifications`, the fields of pyannote's
-Specifications with its enumerations by name.
+A pipeline's folder may hold its networks as safetensors, which cannot run code, unlike pyannote's
+pickles. A network's folder then has `model.safetensors`, its `state_dict`, and `config.json` with
+`architecture`, a name in `ARCHITECTURES`; `hyperparameters`, its arguments; and `specifications`,
+the fields of pyannote's Specifications with its enumerations by name.
 """
 
 from __future__ import annotations

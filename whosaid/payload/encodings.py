@@ -1,14 +1,12 @@
 """Decodes JSON and base64 from clients, in bounded memory and without holding the GIL for long.
 
 CPython holds the GIL for the whole of a call into C, and one call on hundreds of megabytes takes
-most of a second, during which neither the engine nor /health runs. So no call here works on more
-than SLICE characters.
+most of a second. So no call here works on more than SLICE characters.
 
-A JSON parser turns the two characters of `[]` into 64 bytes, so the parser gets at most MOST_JSON
-characters. Only the base64 of audio may be longer: `parse_json` first cuts out every long string
-and puts a number that no client can guess in its place. If more than MOST_JSON characters are left,
-the body is refused unparsed. A string is cut out only if the result of parsing stays the same: it
-must be a value, in printable ASCII, without escaped quotation marks.
+A JSON parser turns the two characters of `[]` into 64 bytes, so it gets at most MOST_JSON
+characters. Only the base64 of audio may be longer: `parse_json` first cuts out every long string,
+if it is a value in printable ASCII without escaped quotation marks, and puts a number that no
+client can guess in its place.
 """
 
 import binascii

@@ -1,16 +1,14 @@
 """Threads that work on recordings in small steps, the shortest recording first.
 
 After every step another recording may be next: the one with the fewest seconds of audio, but the
-oldest one after seven steps that passed it over. So a short recording waits for no long one to end,
-however many there are, and no long one waits for ever. During a long step, such as a diarization,
-shorter recordings go first between its batches, for up to seven eighths of the time. Seconds are
-estimates that are corrected while a file is decoded, so a wrong duration in a file is not believed
-for long.
+oldest one after seven steps that passed it over. During a long step, such as a diarization, shorter
+recordings go first between its batches, for up to seven eighths of the time. Seconds are estimates
+that are corrected while a file is decoded.
 
 Decoded audio is counted, 64 kB a second. A recording is decoded only while twice its own bytes are
 free, so that shorter recordings find room beside any number of long ones. The oldest recording that
-holds audio always goes on. So no recording waits for one that waits itself, and the limit is
-exceeded by no more than one recording and a step of each thread.
+holds audio always goes on, so the limit is exceeded by no more than one recording and a step of
+each thread.
 """
 
 import time

@@ -6,8 +6,7 @@ every answer passes through the gate.
 
 The gate handles every early end of a request: a disconnected client, a body that is too large or
 too slow, the deadline, the end of draining, an exception. It cancels the task that answers the
-request, which frees its rows. The client gets a status if no answer has begun, an error event if a
-stream has begun, or nothing.
+request. The client gets a status, an error event if a stream has begun, or nothing.
 """
 
 import asyncio

@@ -1,11 +1,9 @@
 """Reads the three kinds of bodies with audio and parameters: JSON, a form, or the file itself.
 
 A body is JSON only if its media type says so, because a foreign page cannot send this type without
-a CORS preflight. Other types are not trusted: the decoder probes the file. No audio format begins
-with a brace, so a client that forgot the type of its JSON gets an error that says so.
-
-Forms never touch the disk. Starlette's own parser writes files over 1 MiB to disk, and refuses
-texts over 1 MiB, such as clips of known speakers.
+a CORS preflight. Other types are not trusted: the decoder probes the file. Forms never touch the
+disk: Starlette's own parser writes files over 1 MiB there, and refuses texts over 1 MiB, such as
+clips.
 """
 
 import asyncio

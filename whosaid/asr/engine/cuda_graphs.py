@@ -1,21 +1,18 @@
 """Passes on CUDA, captured as graphs when a state's rows are allocated, and replayed.
 
 A step of Whisper's decoder is hundreds of small kernels, and so are its prefill and the encoder.
-Launched one by one from Python, they leave the device idle most of the time. No pass reads a value
-from the device (see `asr.engine.speculative`), so each can be captured whole.
+Launched one by one from Python, they leave the device idle most of the time.
 
 Shapes are rounded up to few sizes, and a fixed list of shapes is captured; every other shape runs
-eagerly. Each pass of the list runs eagerly first, because libraries that create handles or compile
-kernels at first use must not do so inside a capture (pytorch#99397). Then it runs as a graph over
-the same noise. If the results differ, or a capture fails, graphs are turned off: at load all, for
-rows that are allocated later those over these rows. If memory runs out, no further shape is
-captured.
+eagerly. Each pass of the list runs eagerly first, because libraries must not create handles or
+compile kernels inside a capture (pytorch#99397), and then as a graph over the same noise. If the
+results differ, or a capture fails, graphs are turned off: at load all, for rows that are allocated
+later those over these rows. If memory runs out, no further shape is captured.
 
-All graphs over a state share a memory pool. That is safe because they run one after the other and
-each result is copied out before the next pass. They share a capture stream that no other state
-uses: cuBLAS keeps a workspace for each stream, graphs hold its address, and newer versions of torch
-free it as soon as one graph that was captured on the stream is dropped (pytorch#193402). So all
-graphs over a state are dropped together, before the memory of the state is freed.
+All graphs over a state share a memory pool, because each result is copied out before the next pass,
+and a capture stream of their own: cuBLAS keeps a workspace for each stream, and newer versions of
+torch free it with the first graph that is dropped (pytorch#193402). So all graphs over a state are
+dropped together, before the memory of the state is freed.
 """
 
 from __future__ import annotations

@@ -4,18 +4,16 @@ The engine does one unit of work at a time: it lets windows of a lane into rows,
 of a lane's batch. `scheduling.fair_shares` chooses the unit's class (live, short or long
 recordings), then the part of the class (entering or stepping). Within a part lanes take turns.
 Within a lane the session with the fewest rows is next; among equals, the session that was served
-longest ago. So a short recording waits until one row is free, not until a long one has ended, and
-no running row is interrupted.
+longest ago.
 
-All rows of a step are alike, so each number of beams has a lane, with a queue and a batch. A window
-whose text was rejected moves to the lane of more beams, at the front of its session's queue. There
-it waits a while for other windows of its session that may follow, because rows cost least together.
+Each number of beams has a lane, with a queue and a batch. A window whose text was rejected moves to
+the lane of more beams, at the front of its session's queue, and waits a while for others of its
+session, because rows cost least together.
 
 A step on a CPU takes longer the more rows it has, so a shared engine gives long recordings lanes of
-their own there, and live windows have one. On a GPU all share rows, whose graphs are captured at
-load: long recordings leave a quarter of the rows free, and while somebody speaks, all recordings
-leave an eighth. Work is charged by the seconds of `clock`. On CUDA the host does not wait for the
-device, so steps are counted instead: a step of any batch costs one, and entering a window costs
+their own there, and live windows have one. On a GPU all share rows: long recordings leave a quarter
+of them free, and while somebody speaks, all recordings leave an eighth. Work is charged by the
+seconds of `clock`. On CUDA, where the host does not wait, a step costs one, and entering a window
 WINDOW_STEPS.
 """
 

@@ -2,16 +2,12 @@
 
 Regions between pauses are independent, so their windows fill a batch together. Within a region the
 next window waits for the previous one. If a window ends inside speech, Whisper marks that by a
-segment with a start and no end. That segment is decoded again at the head of the next window,
-because its words would be lost otherwise (openai/whisper, `transcribe.py`, moves `seek` in the same
-way).
+segment with a start and no end, which is decoded again at the head of the next window
+(openai/whisper, `transcribe.py`, moves `seek` in the same way).
 
-A long pause inside a window is replaced by silence. If Whisper took the pause for the end of the
-window, the speech after it is decoded again. Speech without words (`asr.output.unwritten`) is
-decoded again too: as a window of its own, or in two parts if it is most of its window.
-
-A decoder takes windows and reports up to which sample each was decoded. It knows no regions, so the
-windows do not depend on the batch size.
+A long pause inside a window is replaced by silence. Speech after a pause that Whisper took for the
+end of the window is decoded again, and so is speech without words (`asr.output.unwritten`): as a
+window of its own, or in two parts if it is most of its window.
 """
 
 from __future__ import annotations

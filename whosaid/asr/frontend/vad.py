@@ -4,11 +4,9 @@ Whisper makes up words for silence, noise and music, so audio without detected s
 decoded, except for long loud stretches (`WindowPlanner.loud_pauses`). The thresholds err towards
 speech: missed words are lost, while silence taken for speech only costs time.
 
-The network of the `silero-vad` package is written out here around the package's weights, and
-nothing else of the package is used. The package's own model is a TorchScript that keeps the state
-of one stream inside and takes 32 ms of audio a call; importing the package sets torch's threads for
-the whole process. Here calls share no state, the convolutions process a block at once, and only the
-LSTM goes step by step: equal probabilities, eleven times faster.
+Only the weights of the `silero-vad` package are used. Its model keeps the state of one stream
+inside and takes 32 ms of audio a call. Here calls share no state, the convolutions process a block
+at once, and only the LSTM goes step by step: equal probabilities, eleven times faster.
 """
 
 from __future__ import annotations

@@ -1,23 +1,18 @@
 """Fast linear layers and attention for CPUs, which are nearly all of Whisper's computation.
 
 torch multiplies float32 matrices with MKL, which reaches less than half the speed of oneDNN on
-processors other than Intel's. torch ships oneDNN too, but uses it for other types. A decoder
-multiplies the same weights with few positions again and again: weights packed in oneDNN's own
-layout halve the time of one position, and save a third for the dozens of positions of a large batch
-or of drafts (timed interleaved with torch's).
-
-Large weights are packed once, with the operators that torch's own compiler emits, and kept beside
-the checkpoint's. For smaller weights, setting up a call of oneDNN takes longer than the product.
-Attention is two products with a softmax between them: torch's fused kernel saves memory on a CPU,
-not time. Results differ by rounding only.
+processors other than Intel's. Weights packed in oneDNN's own layout halve the time of one position,
+and save a third for the dozens of positions of a large batch or of drafts. Large weights are packed
+once, with the operators that torch's own compiler emits. Attention is two products with a softmax
+between them: torch's fused kernel saves memory on a CPU, not time.
 
 These operators may change with torch: after an upgrade run tests/test_cpu_kernels.py, which
 compares each with torch's own. If one is gone, set AVAILABLE to False: all products are then
 torch's own.
 
-In a lower precision (`dtype`) large products are computed in bfloat16, and the decoder's largest in
-int8. Encoder attention, cross-attention and its cache are bfloat16 too. Layer norms, residual sums,
-and the decoder's self-attention with its cache stay float32; every softmax sums in float32.
+These operators may change with torch: after an upgrade run tests/test_cpu_kernels.py, which
+compares each with torch's own. If one is gone, set AVAILABLE to False: all products are then
+torch's own.
 """
 
 import itertools

@@ -1,12 +1,9 @@
 """Limits the number of OpenMP threads to the processors that are free.
 
-A parallel product waits for its slowest thread. If another process keeps one of our processors
-busy, a thread of every product is descheduled for milliseconds: two threads beside a busy neighbour
-on two processors are slower than one.
-
-The kernel counts how busy each processor was. Time that neither the calling thread nor OpenMP's
-threads used belongs to others: other processes, and this process's other threads. Processors are
-sampled while idle too (`watch`), so that a request begins with a number that fits.
+A parallel product waits for its slowest thread: two threads beside a busy neighbour on two
+processors are slower than one. The kernel counts how busy each processor was. Time that neither the
+calling thread nor OpenMP's threads used belongs to others. Processors are sampled while idle too
+(`watch`), so that a request begins with a number that fits.
 """
 
 import math

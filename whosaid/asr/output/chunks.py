@@ -8,10 +8,6 @@ Four rules are added. A window is dropped if a caption of laughter or music is l
 text. A window without detected speech is dropped unless the model is sure of its text. A retry is
 dropped if its text is unlikely. Whisper often closes a sentence exactly where the window is cut, so
 a short last segment before such a cut is decoded again whole.
-
-Reading changes nothing. `read` returns how far the window was decoded and what is unfinished there,
-the schedule decides whether that part is decoded again, and `chunks` turns the kept segments into
-chunks, in the time of the audio.
 """
 
 from collections.abc import Sequence

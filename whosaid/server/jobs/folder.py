@@ -1,11 +1,8 @@
 """The folder `DATA_DIR`: its lock, and the recordings in it.
 
-One server uses the folder at a time. The kernel's lock ends with the process. Only this user can
-read the files, because recordings and transcripts are private. Folders that exist keep their modes,
-because a volume may belong to another user.
-
-The folder may have files of others. A recording of this server is named after its job, with `.part`
-until the database has the job. No other file is changed or removed.
+One server uses the folder at a time. Only this user can read the files. Folders that exist keep
+their modes, because a volume may belong to another user. A recording is named after its job, with
+`.part` until the database has the job. No other file is changed or removed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Forms of OpenAI's audio API, checked before any audio is decoded.
 
-`TranscriptionForm` and `TranslationForm` have OpenAI's fields. The endpoint's own parameters are
-fields too (the SDK's `extra_body`), except those that a field of OpenAI's API determines. A warning
-names the unsupported fields.
-
-The loaded model answers whatever model a request names, because the field is mandatory in many
-clients. OpenAI's names, and names under which other projects publish the loaded model, cause no
-warning; for any other name a warning says which model has answered.
+`TranscriptionForm` and `TranslationForm` have OpenAI's fields, and the endpoint's own parameters
+(the SDK's `extra_body`), except those that a field of OpenAI's API determines. The loaded model
+answers whatever model a request names; a warning says so, except for OpenAI's names and names under
+which other projects publish the loaded model.
 """
 
 from __future__ import annotations
