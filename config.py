@@ -38,6 +38,7 @@ from whosaid.payload.parameters import (
     OptionalVadParameters,
     Phrases,
     ReferenceClips,
+    check_distinct,
     check_names,
 )
 
@@ -230,15 +231,9 @@ def _split_numbers(value: object) -> object:
     return [float(part) if text else part for part, text in zip(parts, texts, strict=True)]
 
 
-def _require_distinct(values: list[str]) -> list[str]:
-    if len(set(values)) < len(values):
-        raise PydanticCustomError("distinct", "should have no duplicates")
-    return values
-
-
 OutputFormat = Literal["srt", "vtt", "txt", "md", "docx", "html", "tsv", "rttm"]
 OutputFormats = Annotated[
-    list[OutputFormat], BeforeValidator(_split_list), AfterValidator(_require_distinct)
+    list[OutputFormat], BeforeValidator(_split_list), AfterValidator(check_distinct)
 ]
 
 
@@ -257,10 +252,6 @@ ChannelStarts = Annotated[
     BeforeValidator(_split_numbers),
 ]
 ChannelNames = Annotated[list[Name], BeforeValidator(_split_list), AfterValidator(check_names)]
-
-
-def _without_default(schema: dict[str, Any]) -> None:
-    del schema["default"]
 
 
 class WrongParameter(ValueError):
@@ -315,7 +306,7 @@ class InferenceConfig(BaseModel):
     return_timestamps: bool | Literal["segment", "word"] = True
     """Time `chunks`; `"word"` adds `words`, false leaves `chunks` empty."""
     # With separate channels `true` and no value differ, so generated clients must not send `true`.
-    diarize: bool = Field(default=True, json_schema_extra=_without_default)
+    diarize: bool = Field(default=True, json_schema_extra=lambda schema: schema.pop("default"))
     """Find speakers (default: yes; on separate channels only if requested)."""
     group_by_speaker: bool = True
     """Merge a speaker's consecutive chunks in `speakers`; false keeps one entry per chunk."""

@@ -30,6 +30,7 @@ from whosaid.server.admission import (
     JOBS,
     PREFLIGHT,
     PROBES,
+    READING,
     RENDERING,
     TRANSCRIBING,
     WITHOUT_TOKEN,
@@ -316,7 +317,8 @@ class Gate:
             context.answer_headers += PREFLIGHT
             await context.run(Response(status_code=204))
             return
-        if not _is_open(path, method):
+        # The page's files are public.
+        if route_of(path) != PAGE and not (path in WITHOUT_TOKEN and method in READING):
             # The routes' `request.state`.
             scope.setdefault("state", {})["principal"] = self._keys.authorize(token_of(headers))
             _sender(context)  # the lines of the request name it
@@ -450,8 +452,3 @@ def _with_usual_path(scope: Scope) -> Scope:
     azure = AZURE.fullmatch(scope["path"])
     path = f"/v1{azure[1]}" if azure else scope["path"].rstrip("/") or "/"
     return {**scope, "path": path, "raw_path": path.encode()} if path in ROUTES else scope
-
-
-def _is_open(path: str, method: str) -> bool:
-    """Return whether a path needs no token; the page's files are public."""
-    return route_of(path) == PAGE or (path in WITHOUT_TOKEN and method in ("GET", "HEAD"))

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from io import BytesIO
+from math import inf
 from typing import Any, BinaryIO, get_args, get_origin
 
 from python_multipart.multipart import parse_options_header
@@ -21,7 +22,7 @@ from config import OTHER_NAMES, InferenceConfig
 from whosaid.endpoint.request import MOST_FILES
 from whosaid.errors import InvalidRequest
 from whosaid.payload.encodings import MOST_JSON, SLICE, TooMuchJson, parse_json
-from whosaid.server.admission import FORM, media_type
+from whosaid.server.admission import FORM, media_type, too_large
 from whosaid.server.errors import Kind, Refusal
 
 # Fields that belong in the body.
@@ -48,8 +49,8 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
             return await asyncio.to_thread(_form_body, form), True
     if kind.startswith("application/") and kind.endswith(("/json", "+json")):
         refuse_in_query(request)
-        return await asyncio.to_thread(read_json, await _read_all(request)), False
-    body = await _read_all(request)
+        return await asyncio.to_thread(read_json, await read_all(request)), False
+    body = await read_all(request)
     if body[:100].lstrip()[:1] == b"{":
         text = "send a JSON body with Content-Type: application/json"
         raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, text)
@@ -85,10 +86,13 @@ def read_json(text: bytes | str, what: str = "body") -> dict[str, Any]:
     return value
 
 
-async def _read_all(request: Request) -> bytes:
+async def read_all(request: Request, most: float = inf) -> bytes:
+    """Return the bytes of a body. Raises Refusal for more than `most`."""
     body = BytesIO()
     async for part in request.stream():
         body.write(part)
+        if body.tell() > most:
+            raise too_large(int(most))
     return body.getvalue()  # without a copy
 
 

@@ -157,13 +157,10 @@ class RealtimeSession:
                 continue
             if message["type"] == "websocket.disconnect":
                 return
-            await self._let_time_pass()
+            # While the client is too far ahead, no other message is read.
+            while (seconds := self._ahead.wait) and self._place.stage is Stage.OPEN:
+                await self._place.wait_until(Stage.FINISHING, seconds)
             await self._handle(message)
-
-    async def _let_time_pass(self) -> None:
-        """Wait while the client is too far ahead; meanwhile no other message is read."""
-        while (seconds := self._ahead.wait) and self._place.stage is Stage.OPEN:
-            await self._place.wait_until(Stage.FINISHING, seconds)
 
     async def _receive(self) -> MutableMapping[str, Any]:
         """Receive a message. Raises TimeoutError if the client is idle for too long."""
