@@ -77,9 +77,7 @@ def _spoken_by(voice: str | None, word: Word) -> Word:
 
 
 def with_voices(turns: Sequence[SpeakerTurn], chunks: Sequence[Chunk]) -> list[SpeakerTurn]:
-    """Return the turns in order of time, extended by the words of the chunks with a `voice`: these
-    prove that a speaker speaks. Pauses of up to MAX_DISTANCE between them are filled.
-    """
+    """Return the turns by time, with the words of a `voice`, joined within MAX_DISTANCE."""
     spoken: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for chunk in chunks:
         if chunk.voice is not None:

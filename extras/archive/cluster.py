@@ -93,10 +93,8 @@ class _Job:
 
 
 class Cluster:
-    """A run on the cluster at `address`, or on a local one that ends with the `with` block.
-
-    `workers` overrides the default number. It holds the remaining recordings, and the actors' jobs
-    by the reference to their outcome.
+    """A run on the cluster at `address`, or on a local one that ends with the `with` block. It
+    holds the remaining recordings, and the actors' jobs by the reference to their outcome.
     """
 
     def __init__(self, task: Task, address: str | None, workers: int | None = None) -> None:

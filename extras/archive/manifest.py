@@ -107,9 +107,7 @@ def in_manifest(
 
 
 def _look_for(found: tuple[str, Recording]) -> Recording:
-    """Return a recording with its size and time, looked up if it has none. A missing file is
-    reported by its record. Raises ValueError.
-    """
+    """Return a recording with its size and time, if it can be found. Raises ValueError."""
     place, recording = found
     if recording.size != MISSING:
         return recording

@@ -97,9 +97,7 @@ class Teacher:
         return texts
 
     def windows(self, recordings: Sequence[Recording]) -> Iterator[SpokenWindow]:
-        """Yield the speech of recordings, found and cut as for a request. A language that is not
-        given is detected in the first window of its recording.
-        """
+        """Yield the speech of recordings, cut as for a request, with its language."""
         for recording in recordings:
             samples = recording.samples()
             longest = int(self.models.window_seconds * SAMPLE_RATE)

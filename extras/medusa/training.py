@@ -31,9 +31,7 @@ MISSING = -1  # a target beyond the text
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch's results: the share of right drafts at each depth over all held-out positions,
-    without rules, and the mean length of their chains.
-    """
+    """The share of right drafts at each depth over all held-out positions, and their mean chain."""
 
     number: int = 0
     loss: float = 0.0

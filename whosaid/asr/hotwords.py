@@ -148,9 +148,7 @@ class HotWordProposer:
                     yield start, stop
 
     def _written(self, phrase: str, text: str, before: Sequence[int]) -> tuple[int, ...]:
-        """Return the tokens of a phrase in place of `text`: after a space if the text begins with
-        one, and with a capital if the text begins a sentence with one.
-        """
+        """Return a phrase's tokens with the space and the capital with which `text` begins."""
         earlier = self.models.text_of(self.models.special_tokens.text_tokens(before))
         begins = not earlier.strip() or ends_sentence(earlier)
         if begins and text.strip()[:1].isupper():

@@ -42,9 +42,7 @@ _running: WeakKeyDictionary[Thread, list[SimpleQueue[Any]]] = WeakKeyDictionary(
 
 @atexit.register
 def _end_threads() -> None:
-    """Wait for all threads, because after the interpreter's exit a thread that computes with torch
-    or frees tensors aborts the process.
-    """
+    """Wait for all threads: one that computes after the interpreter's exit aborts the process."""
     threads = dict(_running)
     for inboxes in threads.values():
         for inbox in inboxes:
@@ -218,9 +216,7 @@ class Recogniser:
             raise self._stopped()
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in the recogniser's thread, between two units of work. Raises what `work`
-        raises, or ModelError if the thread has stopped.
-        """
+        """Run `work` in the recogniser's thread. Raises its errors, or ModelError if stopped."""
         call = ThreadTask(work)
         self._put(call)
         result: T = call.result.result()

@@ -207,9 +207,7 @@ class Transcription(Recognition[Transcript]):
                 await give_way()
 
     async def _wait(self) -> None:
-        """Wait for results of the engine or more of the recording, and add the latter. Raises the
-        error that ended the recording.
-        """
+        """Wait for the engine or more of the recording, and add that. Raises its error."""
         if not self.ready:
             await give_way(self)
         while self.arrivals:

@@ -79,9 +79,7 @@ async def without_crosstalk(audio: Audio) -> Audio:
 
 
 def _silence_copies(channels: Sequence[Samples]) -> Iterator[str]:
-    """Silence every channel that is a copy of another, and yield a warning for each. The second is
-    silenced, unless the first has less than half of its power.
-    """
+    """Silence the second channel of each copied pair, or the softer one, and yield warnings."""
     power = [float(np.vdot(samples, samples)) for samples in channels]
     for first, second in combinations(range(len(channels)), 2):
         if not (power[first] and power[second]):

@@ -273,9 +273,7 @@ class _Template:
         self._idle: list[_Fork] = []
 
     def take(self, fresh: bool) -> _Fork:
-        """Return an idle fork, or a new fork if there is none or it has to be `fresh`. Start the
-        process again if it was killed. Raises OSError if it cannot be started.
-        """
+        """Return an idle fork unless `fresh`, or a new one. Raises OSError if none starts."""
         with self._lock:
             self.start()
             return self._idle.pop() if self._idle and not fresh else self._ask()

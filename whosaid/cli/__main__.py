@@ -37,9 +37,7 @@ LAYERS = {
 
 
 class Command(NamedTuple):
-    """`module:function` of the options and of the command, which takes them and returns the exit
-    status, and the layer of packages that scripts/environment should install.
-    """
+    """`module:function` of options and command, which returns a status; the layer of packages."""
 
     read: str
     run: str

@@ -195,9 +195,7 @@ class _Pairs:
         return voices
 
     def _separation(self, voices: Array) -> float:
-        """Return the mean difference between the similarity of local speakers to their voice and
-        to the next; -inf if a voice has no local speaker.
-        """
+        """Return local speakers' mean lead of their voice over the next; -inf if one has none."""
         chosen, similar = (each[self.usable] for each in self.assign(voices))
         if len({*chosen[chosen >= 0]}) < len(voices):
             return -np.inf

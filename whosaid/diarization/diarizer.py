@@ -76,9 +76,7 @@ class Diarization:
         return tuple(warnings)
 
     def renamed(self, names: Mapping[str, str]) -> Diarization:
-        """Return a copy with labels replaced by `names`, without activity; a label without a name
-        loses its voice.
-        """
+        """Return a copy with `names` for labels, without activity and without others' voices."""
 
         def rename(turns: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
             return tuple(

@@ -67,9 +67,7 @@ class FrameModel(Protocol):
 
 
 def share_frames(pipeline: Any) -> None:  # noqa: ANN401
-    """Replace `get_embeddings` of a SpeakerDiarization that is already on its device, if its
-    embedding model has a separate pooling.
-    """
+    """Replace `get_embeddings` of a pipeline on its device, if the pooling is separate."""
     if isinstance(getattr(getattr(pipeline, "_embedding", None), "model_", None), FrameModel):
         # Of other models pyannote thresholds a copy of the activity, which must keep its shape.
         powerset = pipeline._segmentation.model.specifications.powerset
@@ -199,9 +197,7 @@ class WindowEmbeddings:
 
 
 def doubled(batch: Tensor, device: torch.device) -> Tensor:
-    """Return a batch, for CUDA with as many zeros as make its size a power of two: each size has
-    plans of its own, which take milliseconds to make.
-    """
+    """Return a batch, on CUDA padded to a power of two, because each size has plans of its own."""
     spare = (1 << (len(batch) - 1).bit_length()) - len(batch)
     if device.type != "cuda" or not spare:
         return batch

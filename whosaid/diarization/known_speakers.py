@@ -142,9 +142,7 @@ class VoiceEnroller:
         self._add(name, vector)
 
     def enrol_voice(self, name: str, voice: Voice) -> None:
-        """Add a voice of an earlier answer under `name`. Raises InvalidReference if another model
-        made it, or if its embedding is damaged.
-        """
+        """Add an earlier answer's voice. Raises InvalidReference if it is another model's."""
         can = self._diarizer.capabilities
         if voice.model != can.voice_model:
             reason = f"is another than this endpoint's {can.voice_model}"

@@ -281,9 +281,7 @@ class TurnsSoFar:
 
 
 def _activity(probabilities: NDArray[np.float32], rate: float, first: int) -> SpeakerActivity:
-    """Return the activity of frames (n, speakers) from frame number `first` on, as if speakers were
-    independent.
-    """
+    """Return the activity of frames (n, speakers) from `first` on, speakers independent."""
     silent = 1 - probabilities
     nobody = silent.prod(axis=1)
     alone = sum(

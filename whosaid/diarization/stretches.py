@@ -84,9 +84,7 @@ def find_stretches(mask: Array, seconds: float) -> list[Array]:
 
 
 def group_stretches(stretches: Sequence[Array], embeddings: Array) -> list[SpeakerPart]:
-    """Return the voices of a speaker by the `embeddings` (stretches, dimension); none if there are
-    no stretches or an embedding is zero or not finite.
-    """
+    """Return the voices among `embeddings` (stretches, dimension); none for unusable ones."""
     norms = np.linalg.norm(embeddings, axis=1)
     if not len(stretches) or not ((norms > 0) & np.isfinite(norms)).all():
         return []

@@ -155,9 +155,7 @@ class LiveDriver:
             await self._speakers.close()
 
     async def _change_speakers(self, settings: LiveSettings) -> None:
-        """Start or stop diarization. Raises InvalidParameter after the first audio, because
-        speakers are found from the first sample on.
-        """
+        """Start or stop diarization. Raises InvalidParameter after the first audio."""
         about = _about_speakers(settings)
         if about == self._about_speakers:
             return

@@ -188,9 +188,7 @@ def words_after(sent: Sequence[Word], whole: Sequence[Word]) -> list[Word]:
 
 
 def _distances(pattern: Sequence[str], text: Sequence[str]) -> list[int]:
-    """Return for each prefix of `text`, including the empty prefix, the fewest edits that turn
-    `pattern` into a suffix of that prefix.
-    """
+    """Return the fewest edits of `pattern` to a suffix of each prefix of `text`, even ""."""
     row = [0] * (len(text) + 1)
     for count, wanted in enumerate(pattern, 1):
         above, row = row, [count]

@@ -141,9 +141,7 @@ def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:
 
 
 class _InMemoryParser(MultiPartParser):
-    """Holds files in memory, because the size of the whole body is limited before it is parsed. A
-    part named `file` is a file even without a file name.
-    """
+    """Holds files in memory. A part named `file` is a file even without a file name."""
 
     spool_max_size = 2**62
 

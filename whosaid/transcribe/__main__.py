@@ -206,9 +206,7 @@ def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: 
 
 
 def _prepared(recording: Recording, request: kept.RunRequest, options: Namespace) -> RecordingWork:
-    """Rename the speakers of a kept answer, and return the work left. Raises Failed, OSError, and
-    ValueError for a corrected text that is none.
-    """
+    """Rename a kept answer's speakers; return the work left. Raises Failed, OSError, ValueError."""
     formats = options.output_format
     text = recording.corrected_text() if options.text == BESIDE else None
     if text is not None:

@@ -59,9 +59,7 @@ REFUSE_ALL = ("INVALID_PARAMETER", "INVALID_REFERENCE", "UNSUPPORTED")
 
 
 class OnProgress(Protocol):
-    """Takes the seconds of speech that are written, and in total; or, if all is written, the share
-    of the `speakers` that are found, and 1.
-    """
+    """Takes seconds of written speech, done and in total, or then the share of `speakers` and 1."""
 
     def __call__(self, done: float, total: float, speakers: bool = False, /) -> object: ...
 

@@ -217,9 +217,7 @@ def played(path: Path, realtime: bool, closed: threading.Event) -> Iterator[int 
 
 
 class SourceAudio:
-    """A source's audio, read by a daemon thread, because standard input may never end. The thread
-    reads one block ahead if the source waits, else without limit.
-    """
+    """A source's audio, read by a daemon thread, at most one block ahead if the source waits."""
 
     def __init__(self, source: Source) -> None:
         self.rate = 0  # samples per second

@@ -21,9 +21,8 @@ SECONDS_TO_CLOSE = 1.0
 
 
 class LiveRun:
-    """The audio of a `source`, and its `transcript` on the screen.
-
-    `failed`: an error occurred, and `say` got a line about it.
+    """The audio of a `source`, and its `transcript` on the screen. `failed`: an error occurred, and
+    `say` got a line about it.
     """
 
     def __init__(

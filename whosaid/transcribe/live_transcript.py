@@ -27,10 +27,7 @@ Event = dict[str, Any]
 
 @dataclass
 class TranscriptItem:
-    """A stretch of speech, with times in seconds of all audio.
-
-    `text` is final, `unstable` a guess of the words that follow.
-    """
+    """A stretch of speech, in seconds of all audio: final `text`, then `unstable`, a guess."""
 
     started: float = 0.0
     stopped: float = 0.0

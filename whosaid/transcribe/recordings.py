@@ -152,9 +152,7 @@ class Recording:
         return [name for name in there if name not in known]
 
     def corrected_text(self) -> str | None:
-        """Return the text in the TXT file of the outputs; None if there is none, or if the answer
-        has it already. Raises Failed, OSError.
-        """
+        """Return the TXT file's text if the answer does not have it. Raises Failed, OSError."""
         path, answer = self.output("txt"), self.kept_answer() or {}
         if self.piped is not None or not path.exists() or _says(path, _output(answer).get("txt")):
             return None
@@ -462,9 +460,7 @@ def needed_work(
 
 
 def sparing(work: RecordingWork, way_out: str) -> RecordingWork:
-    """Return the work without files that may be the user's own, or that answer another recording.
-    If the JSON file is such a file, nothing is left to write.
-    """
+    """Return the work without files that may be the user's or another recording's answer."""
     recording = work.recording
     if work.is_refused:
         return work

@@ -62,10 +62,7 @@ LARGEST = {
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A checkpoint's tensors and `entries` of config.json.
-
-    `source` has the tokenizer and the other files: an adapter's is its base.
-    """
+    """A checkpoint's tensors and config.json; an adapter's `source` of other files is its base."""
 
     source: Source
     entries: Mapping[str, Any]

@@ -50,9 +50,7 @@ class DecodeContext:
 
 
 class LaunchedStep(NamedTuple):
-    """A step whose result the host has not read. `rows` holds the sequence of each row at launch,
-    None once the sequence has left its row.
-    """
+    """A step that the host has not read; `rows` are its sequences, None once they have left."""
 
     result: PendingResult
     shape: StepShape
@@ -241,9 +239,7 @@ class Batch:
         return most
 
     def _collect(self) -> dict[DecodeSequence, int]:
-        """Wait for the oldest launched step. Return the sequences that it ended, with their
-        lengths. On CUDA the newest step is left running.
-        """
+        """Wait for the oldest launched step; return the sequences that it ended, with lengths."""
         if self.context.runner.on_cuda and len(self._pending) == 1:
             return {}
         pending, shape, rows = self._pending.popleft()

@@ -127,9 +127,7 @@ class CudaGraphRunner(StepRunner):
         )
 
     def prefill(self, state: DecodeState, places: Sequence[int], batch: PrefillBatch) -> Tensor:
-        """Prefill a few rows per graph; their places are an input. Sampled rows, and prompts and
-        guesses of sizes outside `sizes`, run eagerly.
-        """
+        """Prefill a few rows per graph; sampled rows and sizes outside `sizes` run eagerly."""
         usual = batch.prompt_len in self.sizes.prompt and batch.verified in self.sizes.guess
         if batch.sampled or not usual:
             return super().prefill(state, places, batch)
@@ -223,9 +221,7 @@ class CudaGraphRunner(StepRunner):
             logger.warning("memory is short: %d of %d CUDA graphs are left out", left, len(passes))
 
     def _give_up(self, kept: set[Hashable], reason: str) -> None:
-        """Drop the graphs of other owners than `kept`, which then run eagerly, and log why. If none
-        are kept, nothing is captured any more.
-        """
+        """Drop all graphs but those of `kept`, and log why; if none are kept, capture no more."""
         for owner in set(self._sets) - kept:
             self._streams.remove(self._sets.pop(owner).stream)  # which a failed capture has used
         self.enabled = bool(kept)

@@ -145,9 +145,7 @@ class AcceptanceRate:
 
 @dataclass
 class DraftLength:
-    """Chooses one of `lengths`, the numbers of drafts, by a running estimate. `rates` holds one
-    rate for all depths, or one per depth.
-    """
+    """Chooses one of `lengths` by running `rates`, one for all depths or one per depth."""
 
     costs: StepCosts
     lengths: Sequence[int]
@@ -181,9 +179,7 @@ class DraftLength:
         return drafts > 0 and TOKENS_OF_A_WINDOW * saved > self.costs.preparing
 
     def _best(self, rows: int, draftable: int) -> tuple[int, float]:
-        """Return the number of drafts with the most tokens a second over all rows, and that speed.
-        The number is 0 unless drafts beat none by MIN_SPEEDUP.
-        """
+        """Return the number of drafts with the most tokens a second, 0 if unclear, and those."""
         if rows not in self._seconds:
             self._seconds[rows] = [self.costs.step(rows, k) for k in (0, *self.lengths)]
         plain, *drafted = self._seconds[rows]
@@ -210,9 +206,7 @@ def expected_tokens(rates: Sequence[float], drafts: int) -> list[float]:
 
 
 def measured_drafting(memory: StateMemory, encoder: Encoder) -> DraftLength | None:
-    """Time steps and the preparation of a window; None if the device's memory is too small. The
-    timed rows are finished, which costs the same and changes nothing.
-    """
+    """Time steps and the preparation of a window on finished rows; None without memory for it."""
     policy, runner = DraftPolicy(memory.draft_model), memory.runner
     lengths = [each for each in runner.draft_lengths if each <= policy.most] or [policy.most]
     try:

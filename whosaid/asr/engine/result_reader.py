@@ -197,9 +197,7 @@ class ResultReader:
 
 
 def writes_more(first: DecodeResult, second: DecodeResult, special_tokens: SpecialTokens) -> bool:
-    """Return whether the first text is complete, does not loop, and has twice as many text tokens.
-    The second may be likelier because it leaves out most of the speech.
-    """
+    """Return whether the first text is complete, does not loop, and is twice as long."""
     lengths = [len(special_tokens.text_tokens(each.tokens)) for each in (first, second)]
     return first.ended and not first.repetitive and lengths[0] >= 2 * lengths[1]
 

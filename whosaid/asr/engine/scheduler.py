@@ -171,9 +171,7 @@ class Scheduler:
     def __init__(
         self, limits: Limits = DEFAULT_LIMITS, rows_cost: bool = False, counts_steps: bool = False
     ) -> None:
-        """Set `rows_cost` if a step takes longer the more rows it has, and `counts_steps` if the
-        clock does not measure the device's time.
-        """
+        """Set `rows_cost` if more rows cost time, `counts_steps` if `clock` is not the device's."""
         self.limits, self.clock = limits, time.perf_counter
         self.own_lanes = frozenset[WorkClass]() if counts_steps else LIVE_ALONE
         if limits.shared and rows_cost:
@@ -236,9 +234,7 @@ class Scheduler:
         return unit._replace(entering=queue.entering, until=self.clock() + hold)
 
     def upcoming(self, lane: Lane) -> list[DecodeSequence]:
-        """Return the next windows of a lane, to be encoded beside its steps. There are none on a
-        CPU, or while the first of all has an encoder output.
-        """
+        """Return a lane's next windows, to encode beside its steps; on a CPU there are none."""
         if not self._counts_steps:
             return []
         waiting = self._queue(lane).waiting.values()
@@ -362,9 +358,7 @@ class Scheduler:
         self._rows_are_free()
 
     def isolate(self, sequences: Iterable[DecodeSequence]) -> None:
-        """Run the sequences of a failed step first in their lane, session by session. The session
-        at fault fails again alone, and harms no other.
-        """
+        """Run a failed step's sequences session by session, so that only one fails again."""
         for each in sequences:
             each.isolated = self._queues[each.lane].isolates = True
 
@@ -381,9 +375,7 @@ class Scheduler:
         logger.warning("%d windows at once do not fit into memory: at most %d", failed, queue.most)
 
     def wait_for_others(self, lane: Lane) -> None:
-        """Let a lane wait until the rows of others have ended, and then run alone. Until its own
-        rows have ended nothing else enters anywhere.
-        """
+        """Let a lane wait until others' rows have ended, and then run its rows alone."""
         self._starved.setdefault(lane)
 
     # Inside

@@ -104,9 +104,7 @@ class Schedule:
         return sum(self._unread.values())
 
     def grow(self, longer: Schedule, complete: bool) -> None:
-        """Add the windows of `longer`, a new schedule of the recording's samples so far. While the
-        recording is not `complete`, only windows that more samples do not change are added.
-        """
+        """Add `longer`'s windows; unless `complete`, those that more samples cannot change."""
         before, self._settled = self._settled, math.inf
         self._samples, self._planner = longer._samples, longer._planner
         if not complete:

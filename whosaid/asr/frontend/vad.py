@@ -268,9 +268,7 @@ def find_speech(
     options: VadOptions = DEFAULT_OPTIONS,
     complete: bool = True,
 ) -> tuple[SampleSpan, ...]:
-    """Return the spans of speech in `length` samples, given the probability of each step. If the
-    recording is not `complete`, leave out a last span that may grow.
-    """
+    """Return spans of speech by each step's probability; unless `complete`, none that may grow."""
     rule = SpeechRule(options)
     found = dict.fromkeys(map(rule.push, probabilities.tolist()))
     if not complete:

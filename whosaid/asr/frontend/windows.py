@@ -133,9 +133,7 @@ class WindowPlanner:
         return tuple(found)
 
     def settled(self, regions: Sequence[SampleSpan]) -> int:
-        """Return the end of the last of `regions` that stays if the recording goes on: speech that
-        is found later begins behind all windows of the region, whose ends depend on it.
-        """
+        """Return the end of the last of `regions` that later speech cannot change."""
         horizon = int(self._starts[-2]) - self.limit if len(self._starts) > 1 else 0
         return max((each.stop for each in regions if each.stop <= horizon), default=0)
 

@@ -157,10 +157,8 @@ def _words_to_align(
 
 
 def _align(gain: NDArray[np.float32], words: Sequence[WordToAlign]) -> list[tuple[int, int]]:
-    """Return the first step and the stop of each word's spoken tokens on the best path.
-
-    `gain` (tokens + 1, frames) is each token's gain from each frame; its last row is for pauses.
-    The rows of the path are pause, word, pause, word, ..., pause.
+    """Return the first step and the stop of each word's spoken tokens on the best path of pause,
+    word, ..., pause. `gain` (tokens + 1, frames) is each token's gain, its last row for pauses.
     """
     order = [PAUSE]
     for word in words:

@@ -22,9 +22,7 @@ TABLES = {"jobs", "owner_key"}
 
 
 class DataFolder:
-    """The folder at `path`, created if it is missing. Raises StartError if it cannot be used; the
-    files of others are then unchanged.
-    """
+    """The folder at `path`, made if missing. Raises StartError if it cannot be used as ours."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._audio, self._database = path, path / "audio", path / "jobs.sqlite"
@@ -76,9 +74,7 @@ class DataFolder:
         os.close(self._lock)
 
     def database(self) -> Path:
-        """Return the path of the database, made readable by this user only, because a restored file
-        may have another mode. SQLite gives the journal the same mode. Raises OSError.
-        """
+        """Return the database's path, made readable by this user only. Raises OSError."""
         self._database.touch(0o600)
         self._database.chmod(0o600)
         return self._database

@@ -130,9 +130,7 @@ class TranslationForm(BaseModel):
 
     @classmethod
     def described(cls) -> dict[str, Any]:
-        """Return the form's JSON schema, including the endpoint's parameters that it accepts. A
-        form has neither null nor empty lists, so these are no values and no defaults.
-        """
+        """Return the JSON schema with the endpoint's parameters, without null and empty lists."""
         schema, own = cls.model_json_schema(), InferenceConfig.model_json_schema()["properties"]
         own = {name: each for name, each in own.items() if name not in (*INSTEAD, "task")}
         fields = own | schema["properties"]
@@ -167,9 +165,7 @@ def _in_form(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_default(name: str, values: Sequence[str]) -> bool:
-    """Return whether a field repeats the endpoint's default, as generated clients do, and so counts
-    as not sent. The route determines `task`.
-    """
+    """Return whether a field repeats a default, as generated clients do; not `task`."""
     if name in OTHER_NAMES or name == "task" or len(values) > 1:
         return False
     default, text = InferenceConfig.model_fields[name].default, values[0].strip()
@@ -404,9 +400,7 @@ def _diarize(
 def _parse(
     form: TranslationForm, parameters: dict[str, Any], endpoint: Endpoint
 ) -> TranscriptionRequest:
-    """Return the endpoint's request. Errors name the client's fields: `keywords` instead of
-    `hotwords`, the lists of names and references instead of `known_speakers`.
-    """
+    """Return the endpoint's request. Errors name the client's fields, such as `keywords`."""
     try:
         return endpoint.parse({"inputs": form.file, "parameters": parameters}, as_text=True)
     except InvalidParameter as error:

@@ -24,10 +24,7 @@ RANDOM_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ClientSecret:
-    """A secret: `value` opens sessions with `config` until `expires_at`, in seconds since 1970.
-
-    `principal` is who uses the secret.
-    """
+    """`value` opens sessions of `principal` with `config` until `expires_at` (since 1970, in s)."""
 
     value: str
     expires_at: int
