@@ -363,11 +363,9 @@ class InferenceConfig(BaseModel):
 
     @classmethod
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
-        """Check `parameters` of a JSON body or, with `as_text`, of a query string.
-
-        In a query string "1" and "yes" are booleans too, values that a server has converted become
-        text again, and None counts as not given. Raises WrongParameter for the first wrong
-        parameter.
+        """Check `parameters` of a JSON body or, with `as_text`, of a query string, in which "1" and
+        "yes" are booleans too, values that a server has converted become text again, and None
+        counts as not given. Raises WrongParameter for the first wrong parameter.
         """
         given = {name: parameters[name] for name in cls.model_fields if name in parameters}
         booleans = TEXT_BOOLEANS if as_text else BOOLEANS

@@ -252,10 +252,8 @@ def _wrong_variable(variables: Mapping[str, str]) -> str | None:
 def check(
     options: argparse.Namespace, managing: str | None, own: str | None, keeps: bool
 ) -> list[str]:
-    """Ask the Hub about the repository and the models; return a line for each fault.
-
-    `managing` reads the repository, `own` is the endpoint's token; `keeps` says that the endpoint
-    may have a token from before.
+    """Ask the Hub about the repository and the models; return a line for each fault. `managing`
+    reads the repository, `own` is the endpoint's token, besides which it `keeps` one from before.
     """
     faults: list[str] = []
     repository = ModelReference(options.repository, options.revision)

@@ -3,10 +3,9 @@
 `attribute` gives every word a speaker; `speaker_segments` and `segment_per_chunk` join words to
 segments. All functions are pure and use only times and names, never the text.
 
-The ends of turns are less exact than the ends of words, so a word at the edge of a turn, or in a
-very short turn, is weak evidence. Speakers seldom change within one of Whisper's segments, because
-segments end with sentences. So Viterbi's algorithm chooses the speakers of all words of a segment
-together: it maximises the speech during the words, minus a cost for each change of speaker.
+The ends of turns are less exact than the ends of words, and speakers seldom change within one of
+Whisper's segments. So Viterbi's algorithm chooses the speakers of all words of a segment together:
+it maximises the speech during the words, minus a cost for each change of speaker.
 """
 
 from __future__ import annotations
@@ -200,11 +199,9 @@ def _attribute_words(
     exclusive: Sequence[SpeakerTurn],
     extended: Sequence[SpeakerTurn],
 ) -> list[Word]:
-    """Return the words of all units, one unit for each chunk, with speaker, and with overlap by the
-    `extended` turns.
-
-    A speaker's evidence for a word is the seconds of the speaker's speech during the word, minus
-    the seconds to the speaker's nearest turn.
+    """Return the words of all units, one for each chunk, with speaker, and overlap by the
+    `extended` turns. Evidence is a speaker's seconds during a word, minus the seconds to the
+    nearest turn.
     """
     words = list(chain.from_iterable(units))
     names = _speakers_in_order([*turns, *exclusive])

@@ -1,8 +1,7 @@
 """Names the files of results: the recording's name, in the recording's folders.
 
-`talks/monday.mp3` becomes `talks/monday.json`. The driver assigns names, because it sees all
-recordings of a run: if two names are equal, both keep their endings (`monday.mp3.json`), and names
-that are still equal get their ids. A result's entry in the index has its final name.
+`talks/monday.mp3` becomes `talks/monday.json`. If two names of a run are equal, both keep their
+endings (`monday.mp3.json`), and names that are still equal get their ids.
 """
 
 import re

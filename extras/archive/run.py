@@ -1,8 +1,7 @@
 """Runs the steps of `python -m extras.archive`.
 
-Wrong input is reported before the cluster starts, and without missing recordings no cluster starts.
-If the cluster fails, the run lists every recording that has neither a result nor an error's record;
-then the exit status is not 0.
+Wrong input is reported before the cluster starts. If the cluster fails, the run lists every
+recording that has neither a result nor an error's record; then the exit status is not 0.
 """
 
 import argparse

@@ -165,10 +165,8 @@ def is_folder(address: str) -> bool:
 
 @patient
 def find_files(address: str) -> list[Entry]:
-    """Return all files below a folder, [] if it does not exist.
-
-    Hidden files and files in hidden folders (names with a leading dot) are left out. Addresses may
-    not be UTF-8 (`is_utf8`); such files cannot be opened.
+    """Return all files below a folder, [] if it does not exist, without hidden files and folders.
+    Addresses may not be UTF-8 (`is_utf8`); such files cannot be opened.
     """
     if not is_url(address):
         return list(_find_local(address))

@@ -68,10 +68,8 @@ def segmentation_tensors(graph: Graph) -> Tensors:
 
 
 def embedding_tensors(graph: Graph) -> Tensors:
-    """Return the `state_dict` of the WeSpeakerResNet34.
-
-    The export merged each batch normalisation into the convolution before it. So here a batch
-    normalisation only adds the bias. The mean subtracted at the end goes into the last bias.
+    """Return the `state_dict` of the WeSpeakerResNet34. The export merged each batch normalisation
+    into the convolution before it, so it only adds the bias; the last has the subtracted mean, too.
     """
     weights, tensors = graph.weights, {}
     names = _convolutions()

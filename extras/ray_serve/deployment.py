@@ -142,7 +142,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _read_options(arguments)
     os.environ |= ENVIRONMENT
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    _check_environment()
+    try:  # settings that every replica would refuse
+        ModelSettings.from_environment()
+        ServerSettings.from_environment()
+    except ValueError as error:
+        raise SystemExit(f"{StartError(str(error))}") from error
     try:
         import ray
         from ray import serve
@@ -213,15 +217,6 @@ def _read_options(arguments: Sequence[str] | None) -> Namespace:
     option(made, "--address", "a running cluster's head; default: start a cluster on this machine")
     options: Namespace = made.parse_args(arguments)
     return options
-
-
-def _check_environment() -> None:
-    """Raise SystemExit for settings that every replica would refuse."""
-    try:
-        ModelSettings.from_environment()
-        ServerSettings.from_environment()
-    except ValueError as error:
-        raise SystemExit(f"{StartError(str(error))}") from error
 
 
 def _require_room(there: Mapping[str, float], wanted: Mapping[str, float]) -> None:

@@ -75,10 +75,8 @@ def _in_markdown(text: str) -> str:
 
 
 def render_html(rendering: Rendering) -> str:
-    """Render a page that plays the recording in its own folder, from the time that is clicked.
-
-    Its policy allows only this script, this style and media; a time is a link to the recording at
-    that time, for browsers without scripts.
+    """Render a page that plays the recording in its own folder, from the time that is clicked. Its
+    policy allows only this script, this style and media; without scripts a time is a link.
     """
     recording, title = rendering.layout.recording_name, escape(_title(rendering))
     policy = (

@@ -65,10 +65,8 @@ def is_of(
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """The models and parameters that a run wants for every recording.
-
-    `models` are names by the field of ModelSettings, or a server's description of its models; None
-    if the server does not describe them.
+    """The models and parameters that a run wants for every recording. `models` are names by the
+    field of ModelSettings, a server's description of its models, or None without that.
     """
 
     models: Mapping[str, Any] | None

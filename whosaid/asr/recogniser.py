@@ -52,10 +52,8 @@ def _end_threads() -> None:
 
 
 class EngineThread:
-    """Runs one recogniser after another. cuDNN keeps its plans for each thread, and leaks them when
-    the thread ends (pytorch#104701), so models that load again compute in the same thread.
-
-    The thread starts with the first recogniser, and again with the first after `close`.
+    """Runs one recogniser after another, in a thread that starts with the first one: cuDNN keeps
+    its plans for each thread, and leaks them when the thread ends (pytorch#104701).
     """
 
     def __init__(self) -> None:

@@ -372,11 +372,9 @@ class WindowDecoding:
         reader: ChunkReader,
         read_chunks: Callable[[bool], list[Chunk]] | None = None,
     ) -> Recognised:
-        """Plan the windows that follow from a decoded one, and return its text. An unfinished end
-        may make the next window of the same region begin earlier.
-
-        `read_chunks` returns the chunks, without that end if it is decoded again; None if `decoded`
-        has the chunks.
+        """Plan the windows that follow from a decoded one, the next of its region earlier for an
+        unfinished end, and return its text. `read_chunks` returns the chunks, without an end that
+        is decoded again; None if `decoded` has them.
         """
         window, schedule = decoded.window, self._schedule
         if not (window.tentative or window.retries):

@@ -239,11 +239,10 @@ class _Pairs:
         return voices
 
     def assign(self, voices: Array) -> tuple[Array, Array]:
-        """Return each local speaker's voice (windows, speakers) and its similarity to each voice.
-
-        Local speakers of a window get different voices, with the largest sum of similarities.
-        Then each part gets the most similar voice that nobody has who speaks at the same time.
-        Silent speakers and speakers for whom no voice is left get -2.
+        """Return each local speaker's voice (windows, speakers), -2 for none, and its similarity to
+        each voice. Local speakers of a window get different voices, with the largest sum of
+        similarities; then each part the most similar voice that nobody has who speaks at the same
+        time.
         """
         windows, speakers, dimension = self.embeddings.shape
         similar = cosines(self.embeddings.reshape(-1, dimension), voices)

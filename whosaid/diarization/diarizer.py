@@ -94,11 +94,9 @@ class Diarization:
         )
 
     def touching(self, speech: Sequence[Span]) -> Diarization:
-        """Return a copy without turns that are more than MARGIN away from all of `speech`, spans in
-        order. Such turns are noise taken for a speaker.
-
-        The other turns keep their ends, which diarizers find better than a detector: cutting turns
-        to speech cost 1.4 points of diarization error on real conversations.
+        """Return a copy without turns more than MARGIN away from all of `speech`, spans in order:
+        noise taken for a speaker. Others keep their ends; to cut turns to speech cost 1.4 points of
+        diarization error on real conversations.
         """
         starts, ends = _with_margin(speech)
         starts.append(inf)

@@ -77,10 +77,8 @@ class Naming:
 
 
 class VoiceEnroller:
-    """Embeds the clips of a request, one after the other: `decode`, then `enrol`.
-
-    `diarizer` has `capabilities.voices`. `find_speech` returns spans in seconds. All clips share
-    `limits`, the request's.
+    """Embeds a request's clips one by one, within its `limits`: `decode`, then `enrol`. `diarizer`
+    has `capabilities.voices`. `find_speech` returns spans in seconds.
     """
 
     def __init__(
@@ -227,11 +225,9 @@ def alike(known: Mapping[str, Sequence[Vector]], same_voice: float) -> list[tupl
 def name_speakers(
     diarization: Diarization | None, known: KnownVoices, threshold: float | None = None
 ) -> Naming:
-    """Name the speakers whose voices match a known voice; the others keep their label.
-
-    `threshold` is the least similarity of a match, by default the embedding model's. If the model
-    has none, no speaker is named. Speakers with less than MIN_SECONDS_ALONE of speech without
-    others, or without a usable embedding, are not compared.
+    """Name the speakers whose voices match a known voice; the others keep their label. A match
+    needs `threshold`, by default the embedding model's, if it has one, and MIN_SECONDS_ALONE of
+    speech without others, and a usable embedding.
     """
     all_names = [*known.vectors]
     if diarization is None or not any(known.vectors.values()):

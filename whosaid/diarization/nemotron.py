@@ -158,10 +158,8 @@ class NemotronDiarizer:
         self, samples: torch.Tensor, cache: object, first: int, start: int, end: int, last: int
     ) -> torch.Tensor:
         """Return the probabilities of the encoder frames `start` to `end`, (frames, speakers), of
-        which the model reads `first` to `last`.
-
-        At the recording's end a frame of zeros is appended, like in transformers. It is masked, but
-        the upsampler's convolution reaches into it.
+        which the model reads `first` to `last`, and as in transformers a masked frame of zeros at
+        the recording's end, into which the upsampler's convolution reaches.
         """
         device = self._model.device
         count, stop = self._features.count(samples), last * self._stack

@@ -1,10 +1,8 @@
 """Separates people whom the segmentation takes for one local speaker of a window.
 
-People who speak one after the other often are the same local speaker in every window. Its embedding
-mixes their voices, and no clustering can separate them. So its stretches, which end at pauses or
-after MAX_SECONDS, are embedded too. If the stretches form groups of unlike voices, each group
-becomes a local speaker. This takes little time, because the embedding's residual network runs once
-a window for all masks together.
+People who speak one after the other often are the same local speaker in every window, whose
+embedding mixes their voices. So its stretches, which end at pauses or after MAX_SECONDS, are
+embedded too. If the stretches form groups of unlike voices, each becomes a local speaker.
 """
 
 from __future__ import annotations

@@ -133,10 +133,8 @@ class RequestSteps:
         return await self._workers.prepare(self._recording, finish)
 
     async def _decode(self, begun: asyncio.Future[float]) -> Audio:
-        """Decode the audio, without crosstalk if its channels are transcribed separately.
-
-        Start the transcription of a long recording meanwhile, and give `begun` the seconds that are
-        expected. Raises InvalidAudio, AudioTooLong, InvalidParameter.
+        """Decode the audio, without crosstalk in separate channels. Start a long recording's
+        transcription meanwhile, and give `begun` the expected seconds. Raises ClientError.
         """
         try:
             audio = await self._decode_whole(begun)
@@ -177,10 +175,9 @@ class RequestSteps:
     async def _hear(
         self, begun: asyncio.Future[float], samples: NDArray[np.float32], seconds: float
     ) -> bool:
-        """Go on with the transcription while the audio is decoded. Return whether it has begun: it
-        may if the recording is long, and if its first samples have no offset.
-
-        On a CPU decoding pauses until the first text, because it takes processors from recognition.
+        """Go on with the transcription while the audio is decoded. Return whether it has begun, as
+        it may if the recording is long, and its first samples have no offset. On a CPU decoding
+        pauses until the first text.
         """
         first = self._early is None
         if self._early is None:

@@ -110,10 +110,8 @@ class LiveDriver:
         await self._feed(lambda: self._input.push(data))
 
     async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
-        """Use other settings from now on.
-
-        Raises InvalidParameter (for example for a change of speakers after the first audio),
-        InvalidReference, Unsupported, and the errors of diarization.
+        """Use other settings from now on. Raises InvalidParameter, for speakers after the first
+        audio too, InvalidReference, Unsupported, and the errors of diarization.
         """
         known = self._recogniser.transcriber.validate(self.session.options_for(settings))
         await self._change_speakers(settings)

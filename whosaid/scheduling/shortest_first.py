@@ -101,11 +101,9 @@ class ShortestFirst:
     def submit(
         self, recording: QueuedAudio, steps: Coroutine[Any, None, T], decodes: bool = False
     ) -> Future[T]:
-        """Queue `steps`, which the queue then owns, and return their future result.
-
-        If the future is cancelled no further step is taken, and nothing keeps the steps alive.
-        Steps that decode report (seconds held, seconds expected). Raises RuntimeError after
-        shutdown.
+        """Queue `steps`, which the queue then owns, and return their future result, whose
+        cancellation frees them. Steps that decode report (seconds held, seconds expected). Raises
+        RuntimeError after shutdown.
         """
         work = QueuedSteps(recording, steps, decodes)
         with self._lock:

@@ -1,8 +1,7 @@
 """Collects a live session's items, and makes an answer like a file's.
 
-The events are OpenAI's Realtime events and the server's own with words (docs/api.md). An item is a
-stretch of speech. Its text grows by deltas until `completed` replaces it. Items may be completed
-out of order.
+The events are OpenAI's Realtime events and the server's own with words (docs/api.md). An item's
+text grows by deltas until `completed` replaces it. Items may be completed out of order.
 """
 
 from __future__ import annotations
@@ -49,12 +48,7 @@ class TranscriptItem:
 
     @property
     def has_speakers(self) -> bool:
-        named = self._has_named_segments
-        return named or any(word.speaker for word in self.words)
-
-    @property
-    def _has_named_segments(self) -> bool:
-        return any(segment.speaker for segment in self.segments.values())
+        return any(each.speaker for each in (*self.segments.values(), *self.words))
 
     def blocks(self) -> list[SpeakerSegment]:
         """Return the text of each speaker in order, one block if no speaker is known.
@@ -63,7 +57,7 @@ class TranscriptItem:
         """
         if not self.text.strip():
             return []
-        if self.done and self._has_named_segments:
+        if self.done and any(segment.speaker for segment in self.segments.values()):
             return list(self._with_words())
         if any(word.speaker for word in self.words):
             turns = groupby(self.words, key=lambda word: word.speaker)

@@ -177,13 +177,11 @@ class Recording:
 def find_recordings(
     named: Sequence[Path], output: Path | None, tracks: Sequence[Path] | None = None
 ) -> list[Recording]:
-    """Return the named files and those in the named folders, each once, in order.
-
-    Outputs stand beside a file or under `output`: those of a named file directly, those of a folder
-    at the file's path below it. If two folders have files of one name there, these files' outputs
-    stand at their paths below the common folder of all names. Recordings with outputs of one name
-    keep their endings. `tracks` are files of one recording. Raises Failed for a name that does not
-    exist, and for a folder without recordings or one that cannot be read.
+    """Return the named files and those in the named folders, each once, in order. Outputs stand
+    beside a file or, at its path below a named folder, under `output`; if two files would share
+    outputs there, at their paths below the common folder of all names. Recordings with outputs of
+    one name keep their endings. `tracks` are files of one recording. Raises Failed for a name that
+    does not exist, and for a folder without recordings or one that cannot be read.
     """
     # The file, the folder for outputs below `output`, and the file's folder; by resolved path.
     found: dict[Path, tuple[Path, Path, Path]] = {}

@@ -1,14 +1,11 @@
 """Loads an assistant, Medusa heads or an encoder's conditioning, and checks that they fit the main
 model.
 
-An assistant is a smaller model. Distil-Whisper checkpoints keep the main model's encoder and a few
-of its decoder layers: only their decoder is kept, and reads the main model's encoder output (Gandhi
-et al. 2023, "Distil-Whisper", section 3.3). Any other Whisper with the same vocabulary, for example
-whisper-tiny, uses an encoder of its own.
-
-An encoder is shared only if its weights equal the main model's in float16, the precision in which
-Whisper is published: fine-tuned models have encoders of equal shapes too. Encoders are compared on
-the CPU, so that a second copy never reaches the device.
+Distil-Whisper checkpoints keep the main model's encoder and a few of its decoder layers: only their
+decoder is kept, and reads the main model's encoder output (Gandhi et al. 2023, "Distil-Whisper",
+section 3.3). Any other Whisper with the same vocabulary, for example whisper-tiny, uses an encoder
+of its own. An encoder is shared only if its weights equal the main model's in float16, because
+fine-tuned models have encoders of equal shapes too.
 """
 
 import dataclasses

@@ -3,10 +3,7 @@
 A head computes h + SiLU(W h + b) before the model's projection onto the vocabulary (Segal-Feldman
 et al. 2024, "Whisper in Medusa's Ear"). `medusa_heads_type` names three kinds: "base_head"
 (Medusa-Linear; head 0 is part of the main path), "medusa_block" (an extra decoder layer feeds the
-heads) and our own "heads_only", a folder of heads beside a stock Whisper.
-
-A checkpoint must hold exactly the tensors that its configuration announces, each in its shape. A
-folder of heads carries a digest of its main model, because equal shapes do not prove that they fit.
+heads) and our own "heads_only", a folder of heads with a digest of its main model.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
 """Recognises quantised checkpoints: few are computed exactly, all others are refused by name.
 
 In 8 bits with one scale for each output or for the whole tensor, a weight is its number times its
-scale. llm-compressor writes such files ("compressed-tensors"). Other methods group, pack, shift or
-rotate weights, and reading their numbers as weights yields a model that writes nothing.
+scale. llm-compressor writes such files ("compressed-tensors").
 """
 
 from collections.abc import Mapping

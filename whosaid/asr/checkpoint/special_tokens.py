@@ -67,10 +67,8 @@ class SpecialTokens:
     def prompt(
         self, language: str | None, task: str, timestamps: bool, previous: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
-        """Return the tokens that precede a window's text.
-
-        `previous` are at most `longest_previous` tokens of earlier text. The prompt of an
-        English-only checkpoint contains neither language nor task.
+        """Return the tokens that precede a window's text, `previous` ones of earlier text included;
+        a prompt of an English-only checkpoint has neither language nor task.
         """
         tokens: list[int] = []
         if previous and self.start_of_previous is not None:

@@ -1,9 +1,8 @@
 """A batch on the device: sequences enter rows, steps run, finished rows are read and freed.
 
 Live rows are the first rows of the state, so a step slices the caches and gathers nothing. New
-sequences take the rows of finished ones. If fewer enter, the last rows move into the gaps before
-the next step, so a full batch copies no row. Options belong to the sequence, so requests of several
-clients share a batch. The scheduler chooses the sequences.
+sequences take the rows of finished ones; if fewer enter, the last rows move into the gaps. Options
+belong to the sequence, so requests of several clients share a batch.
 """
 
 from __future__ import annotations

@@ -88,10 +88,8 @@ class ResultReader:
     def stop_rejected(
         self, state: DecodeState, sequences: list[DecodeSequence], longest: int
     ) -> None:
-        """Stop rows whose text, of at most `longest` tokens, loops or has a start to reject.
-
-        Everything that such a row would still write is dropped, so the result does not depend on
-        when rows are checked. Tentative windows (`Request.once`) also drop these starts.
+        """Stop rows whose text, of at most `longest` tokens, loops or has a start to reject. The
+        rest would be dropped, so the result does not depend on when rows are checked.
         """
         rows, live = state.rows, len(sequences)
         tokens, lengths = rows.tokens[:live, :longest].tolist(), rows.length[:live].tolist()

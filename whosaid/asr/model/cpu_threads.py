@@ -24,10 +24,8 @@ INTERVAL, IDLE_INTERVAL, STALE = 0.1, 0.25, 1.0
 
 @dataclass(frozen=True)
 class CpuSample:
-    """Seconds of processor time up to the time `taken`.
-
-    `busy` covers everything that ran on our `processors`, `own` the sampling thread and OpenMP's
-    threads, and `other_threads` this process's other threads.
+    """Seconds of processor time up to the time `taken`: `busy` on our `processors`, `own` of the
+    sampling thread and OpenMP's, and `other_threads` of this process.
     """
 
     taken: float
@@ -38,10 +36,7 @@ class CpuSample:
 
 
 class CpuThreads:
-    """Sets the calling thread's number of OpenMP threads, at most `most`.
-
-    If not `enabled`, the number is left alone.
-    """
+    """Sets the calling thread's number of OpenMP threads, at most `most`, if `enabled`."""
 
     def __init__(self, most: int) -> None:
         self.most = most

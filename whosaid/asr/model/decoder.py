@@ -1,10 +1,9 @@
 """Whisper's decoder over caches in which every row has a length of its own.
 
-transformers keeps one length for all rows of a batch, so rows cannot draft, accept or end
-independently. This decoder computes the results of transformers' modeling_whisper.WhisperDecoder
-(to rounding) from the checkpoint's weights. Query, key and value are one product. Keys and values
-of the audio are one product too, but on a CPU. The queries of alignment heads
-are cached, so that word times need no second pass.
+transformers keeps one length for all rows of a batch. This decoder computes the results of
+transformers' modeling_whisper.WhisperDecoder (to rounding) from the checkpoint's weights. Query,
+key and value are one product. Keys and values of the audio are one product too, but on a CPU. The
+queries of alignment heads are cached, so that word times need no second pass.
 """
 
 from __future__ import annotations

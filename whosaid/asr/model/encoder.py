@@ -65,12 +65,9 @@ class EncoderOutput(NamedTuple):
 
 
 class LogMel:
-    """Computes log-mel spectrograms of many windows at once, on the model's device, with the
-    parameters of a checkpoint's feature extractor.
-
-    Every window is normalised by its own loudest value. One spectrogram of the whole recording, cut
-    into windows, would be cheaper and wrong: a loud sound in another window would change this one.
-    The values equal those of transformers' WhisperFeatureExtractor, which works on the CPU.
+    """Computes log-mel spectrograms of many windows at once, on the model's device, equal to those
+    of transformers' WhisperFeatureExtractor on the CPU. Every window is normalised by its own
+    loudest value, so one spectrogram of the whole recording, cut into windows, would be wrong.
     """
 
     def __init__(self, feature_extractor: WhisperFeatureExtractor, device: torch.device) -> None:
