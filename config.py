@@ -107,10 +107,8 @@ Model = Annotated[ModelReference, NoDecode, BeforeValidator(_parse_reference)]
 
 
 class EnvironmentSettings(BaseSettings):
-    """Settings from environment variables, named like the fields in capitals.
-
-    An empty variable counts as unset. No `.env` file is read, because a server may start in a
-    folder that is not the deployer's.
+    """Settings from environment variables, named like the fields in capitals; an empty one counts
+    as unset. No `.env` file is read: a server may start in a folder that is not the deployer's.
     """
 
     model_config = SettingsConfigDict(

@@ -85,10 +85,8 @@ class Chunking:
 @dataclass(frozen=True, slots=True)
 class Durations:
     """Smoothing in seconds, as in pyannote's pipelines: a speaker's pauses shorter than `off` are
-    filled, then turns shorter than `on` are dropped.
-
-    The values are `min_duration_on` and `min_duration_off` of the checkpoint's config.json, which
-    transformers ignores. Without them frames are not smoothed.
+    filled, then turns shorter than `on` are dropped. The checkpoint's config.json has the values as
+    `min_duration_off` and `min_duration_on`; without them frames are not smoothed.
     """
 
     on: float = 0.0

@@ -206,10 +206,8 @@ class DiarizationClient:
 
 
 class SessionSpeakers:
-    """Finds the speakers of one live session; for the event loop.
-
-    `threshold` is passed to `name_speakers`. `stream` is None if the diarizer has no streams.
-    `warnings` name the settings that the diarizer ignores.
+    """Finds the speakers of one live session; for the event loop. `threshold` is for
+    `name_speakers`. `stream` may be None. `warnings` name the settings that the diarizer ignores.
     """
 
     def __init__(

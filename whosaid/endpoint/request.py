@@ -59,10 +59,8 @@ class Upload:
 
 
 class TranscriptionRequest(NamedTuple):
-    """One checked request.
-
-    `speakers` is None if the request is not diarized. `warnings` name everything that is ignored.
-    `journal` returns the decoded windows of each channel, None if channels are mixed.
+    """One checked request. `speakers` is None if it is not diarized, `warnings` name what is
+    ignored, and `journal` returns the decoded windows of each channel, None if channels are mixed.
     """
 
     upload: Upload

@@ -46,10 +46,8 @@ Turn = SpeechStarted | SpeechStopped
 
 
 class TurnDetector:
-    """Detects speech in one stream of samples, mono at 16 kHz; for one thread at a time.
-
-    Streams share the `detector`'s network. Each step of 512 samples is computed alone, so that
-    pushes of any size give bit-equal results.
+    """Detects speech in one stream of samples, mono at 16 kHz; for one thread at a time. Streams
+    share the `detector`'s network. Results do not depend on the sizes of pushes.
     """
 
     def __init__(self, detector: SpeechDetector, settings: TurnSettings) -> None:

@@ -78,10 +78,8 @@ class SpeechDetector:
 
 
 class SpeechSearch:
-    """Searches one recording, block by block, while it may still be decoded.
-
-    The last step is padded with silence. Blocks are amplified first, because the network misses
-    speech that was recorded quietly.
+    """Searches one recording, block by block, while it may still be decoded. The last step is
+    padded with silence. Blocks are amplified, because the network misses quiet recordings' speech.
     """
 
     def __init__(self, network: SileroNetwork) -> None:
@@ -132,10 +130,8 @@ class SileroStream:
 
 
 class SileroNetwork(nn.Module):
-    """The network of Silero VAD 5 and 6 at 16 kHz: spectrogram, four convolutions, LSTM.
-
-    The single steps of live streams take half the time if convolutions are written as products. On
-    some processors blocks take twice as long that way, so blocks use torch's convolutions.
+    """The network of Silero VAD 5 and 6 at 16 kHz: spectrogram, four convolutions, LSTM. The single
+    steps of live streams take half the time as products; blocks use torch's convolutions.
     """
 
     def __init__(self) -> None:

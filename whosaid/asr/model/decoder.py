@@ -190,10 +190,8 @@ class CrossAttention:
 
 
 class DecoderLayer:
-    """Self-attention, cross-attention and a perceptron over one layer's `weights`.
-
-    `dtype` is the precision of products, as in `PackedLinear`; `aligned` and `first_aligned` are as
-    in `CrossAttention`.
+    """Self-attention, cross-attention and a perceptron over one layer's `weights`, with `dtype` as
+    in `PackedLinear`, `aligned` and `first_aligned` as in `CrossAttention`.
     """
 
     def __init__(

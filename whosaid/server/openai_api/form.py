@@ -198,10 +198,8 @@ class ServerVad(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class AudioRequest:
-    """A request of the audio API: the endpoint's request, and the form of the answer.
-
-    `format` is the response format, with `granularities` if it is verbose. `token_bytes` is set if
-    log-probabilities are wanted.
+    """A request of the audio API: the endpoint's, and the response `format`, with `granularities`
+    if it is verbose, and with `token_bytes` if log-probabilities are wanted.
     """
 
     request: TranscriptionRequest
