@@ -96,9 +96,10 @@ PhraseText = Annotated[str, Field(min_length=1, max_length=MAX_PHRASE_CHARACTERS
 
 
 class Voice(BaseModel):
-    """An embedding of a speaker, from an answer's `voices`: base64 of little-endian float32 values
-    that the network `model` made from `seconds` of speech. No `repr`, which may reach a log, has
-    it.
+    """An embedding of a speaker, from an answer's `voices`.
+
+    `embedding` is the base64 of little-endian float32 values that the network `model` made from
+    `seconds` of speech. It identifies a person, so `repr`, which may reach a log, leaves it out.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", hide_input_in_errors=True)
@@ -109,9 +110,10 @@ class Voice(BaseModel):
 
 
 class ReferenceClip(BaseModel):
-    """A clip in which one person speaks, a file in base64 or a `data:` URL, or a `voice` in place
-    of the `reference`; several may have the same `name`. No `repr`, which may reach a log, has
-    either.
+    """A clip in which one person speaks, or a voice; several may have the same `name`.
+
+    `reference` is an audio file in base64, or a `data:` URL of one, and empty if there is a
+    `voice`. `repr` leaves it out, because a repr may reach a log.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", hide_input_in_errors=True)
