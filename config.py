@@ -252,6 +252,10 @@ ChannelStarts = Annotated[
 ChannelNames = Annotated[list[Name], BeforeValidator(_split_list), AfterValidator(check_names)]
 
 
+def _without_default(schema: dict[str, Any]) -> None:
+    del schema["default"]
+
+
 class WrongParameter(ValueError):
     """A request's parameter `param` is wrong for a `reason`."""
 
@@ -304,7 +308,7 @@ class InferenceConfig(BaseModel):
     return_timestamps: bool | Literal["segment", "word"] = True
     """Time `chunks`; `"word"` adds `words`, false leaves `chunks` empty."""
     # With separate channels `true` and no value differ, so generated clients must not send `true`.
-    diarize: bool = Field(default=True, json_schema_extra=lambda schema: schema.pop("default"))
+    diarize: bool = Field(default=True, json_schema_extra=_without_default)
     """Find speakers (default: yes; on separate channels only if requested)."""
     group_by_speaker: bool = True
     """Merge a speaker's consecutive chunks in `speakers`; false keeps one entry per chunk."""

@@ -48,7 +48,8 @@ class TranscriptItem:
 
     @property
     def has_speakers(self) -> bool:
-        return any(each.speaker for each in (*self.segments.values(), *self.words))
+        speakers = [segment.speaker for segment in self.segments.values()]
+        return any([*speakers, *(word.speaker for word in self.words)])
 
     def blocks(self) -> list[SpeakerSegment]:
         """Return the text of each speaker in order, one block if no speaker is known.

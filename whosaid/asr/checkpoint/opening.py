@@ -74,8 +74,7 @@ class Opened:
 
 
 def open_checkpoint(source: Source) -> Opened:
-    """Open a folder or repository. Raises StartError for other formats, OSError for missing files.
-    """
+    """Open a folder or repository. Raises StartError for a format, OSError for missing files."""
     name = str(source["pretrained_model_name_or_path"])
     if adapter := find_file(source, ADAPTER):
         return _open_adapter(source, json.loads(Path(adapter).read_text(encoding="utf-8")))
