@@ -2,8 +2,8 @@
 
 A replica is a process with its own models, on a GPU or a share of the cores. Serve starts new ones
 if requests wait or a replica has died, and lets replicas finish their requests. It retries nothing:
-if a replica dies, its clients are told to send the request again. Replicas share no memory, so
-routes that need state in memory are refused.
+if a replica dies, its clients get an error that says to send the request again. Replicas share no
+memory, so routes that need state in memory are refused.
 
 Settings are in `ray_serve.yaml`, in the form that `serve deploy` and KubeRay's RayService read.
 """
