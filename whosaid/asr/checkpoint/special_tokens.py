@@ -137,8 +137,8 @@ def read_special_tokens(
 
 
 def _require_numbers(name: str, special: SpecialTokens, entries: dict[str, int]) -> None:
-    """Raise StartError if a number is outside the vocabulary, or another one in the tokenizer,
-    which that of CrisperWhisper has.
+    """Raise StartError if a number is outside the vocabulary, or another one in the tokenizer.
+    CrisperWhisper's tokenizer has other numbers.
     """
     if CRISPER_MARK in entries:
         raise StartError(f"{name} is a CrisperWhisper 2, whose prompts are not supported")
