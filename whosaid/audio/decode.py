@@ -68,7 +68,7 @@ Hear = Callable[[NDArray[np.float32], float], Awaitable[bool]]
 
 
 def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> bytes:
-    """Return the bytes of the audio file: base64 of RFC 4648, standard or URL-safe, with or without
+    """Return the audio file's bytes: base64 of RFC 4648, standard or URL-safe, with or without
     padding, white space and a `data:*;base64,` header, or bytes as they are. Raises InvalidAudio,
     AudioTooLong.
     """
@@ -91,9 +91,8 @@ def decode_audio(
     data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
 ) -> Audio:
     """Decode the best audio stream that libav has a decoder for. Second 0 of the samples is the
-    first moment of the file, of picture or sound; gaps are silent. Channels are averaged, or the
-    loudest is taken, with a warning, while they cancel each other out. With `separate` all channels
-    are kept.
+    first moment of the file, of picture or sound; gaps are silent. Channels are averaged or, while
+    they cancel each other out, the loudest is taken, with a warning; all are kept if `separate`.
 
     libswresample, which Whisper's `load_audio` uses too, resamples to `sampling_rate` (Hz) and from
     there to 16 kHz. Raises InvalidAudio for less than 0.1 s of decodable audio, samples that are

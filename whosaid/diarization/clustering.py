@@ -241,8 +241,7 @@ class _Pairs:
     def assign(self, voices: Array) -> tuple[Array, Array]:
         """Return each local speaker's voice (windows, speakers), -2 for none, and its similarity to
         each voice. Local speakers of a window get different voices, with the largest sum of
-        similarities; then each part the most similar voice that nobody has who speaks at the same
-        time.
+        similarities; then each part gets the most similar voice that nobody has at the same time.
         """
         windows, speakers, dimension = self.embeddings.shape
         similar = cosines(self.embeddings.reshape(-1, dimension), voices)

@@ -2,8 +2,7 @@
 
 A body is JSON only if its media type says so, because a foreign page cannot send this type without
 a CORS preflight. Other types are not trusted: the decoder probes the file. Forms never touch the
-disk: Starlette's own parser writes files over 1 MiB there, and refuses texts over 1 MiB, such as
-clips.
+disk: Starlette's own parser writes files over 1 MiB there, and refuses such texts.
 """
 
 import asyncio

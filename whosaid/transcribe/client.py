@@ -158,9 +158,9 @@ class Client:
         on_progress: OnProgress,
         begun: object = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the server's answer to a recording's files; without an error in the block, delete a
-        job afterwards. `on_progress` takes the seconds done and in total. Raises Failed or
-        Unusable. After 429 or 503 the request is repeated.
+        """Yield the server's answer to a recording's files, and delete a job after a block without
+        an error. `on_progress` takes the seconds done and in total. Requests are repeated after 429
+        and 503. Raises Failed or Unusable.
         """
         encoded = [base64.b64encode(data).decode() for data in files]
         inputs = encoded if len(encoded) > 1 else encoded[0]

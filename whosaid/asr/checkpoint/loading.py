@@ -246,9 +246,8 @@ def read_tokenizer(opened: Opened, config: PretrainedConfig) -> PreTrainedTokeni
 
 
 def read_feature_extractor(opened: Opened, config: PretrainedConfig) -> WhisperFeatureExtractor:
-    """Return the extractor that a checkpoint states, or else `config` implies, after its entries
-    are checked, because filters take memory. Raises StartError if its features are not the
-    encoder's.
+    """Return the extractor that a checkpoint states, or `config` implies; its entries are checked
+    before its filters take memory. Raises StartError if its features are not the encoder's.
     """
     entries: Mapping[str, Any] = {
         "feature_size": config.num_mel_bins,

@@ -136,8 +136,7 @@ def compression_ratio(text: str) -> float:
 def letter_compression_ratio(text: str) -> float:
     """Return the zlib compression ratio of the text at one byte a letter, in which speech stays
     below 2.4 and loops do not. UTF-8 of other scripts than Latin has the same byte before each
-    letter: in it two plain sentences of Georgian (tests/test_fallback.py) have a ratio of 2.5, not
-    1.4.
+    letter: two plain sentences of Georgian (tests/test_fallback.py) have 2.5 in it, not 1.4.
     """
     return _compression_ratio(bytes(ord(letter) & 255 for letter in text))
 

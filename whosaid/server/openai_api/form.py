@@ -377,8 +377,8 @@ def _refuse_unshown(given: Mapping[str, object], wanted: str) -> None:
 def _diarize(
     given: Mapping[str, object], diarize: bool | None, wanted: str, endpoint: Endpoint
 ) -> bool | None:
-    """Return `diarize`: True if the format or a field requests speakers, unless channels are.
-    Raises Unsupported without a diarization model, or if the format shows no speakers.
+    """Return `diarize`: True if the format or a field requests speakers, unless channels count as
+    such. Raises Unsupported without a diarization model, or if the format shows no speakers.
     """
     separate = given.get("channels") == "separate"
     asked = [INSTEAD.get(name, name) for name in HINTS if name in given]
