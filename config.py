@@ -38,6 +38,7 @@ from whosaid.payload.parameters import (
     OptionalVadParameters,
     Phrases,
     ReferenceClips,
+    check_distinct,
     check_names,
 )
 
@@ -86,10 +87,7 @@ os.environ.update(NO_TELEMETRY)
 
 
 def account_defaults() -> dict[str, str]:
-    """Return USER and HOME for a user without an entry in /etc/passwd, as OpenShift starts images.
-
-    Libraries ask for both when they are imported. "/" is the home that container runtimes set.
-    """
+    """Return USER and HOME, "/", for a user without an entry in /etc/passwd, as on OpenShift."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
@@ -109,10 +107,8 @@ Model = Annotated[ModelReference, NoDecode, BeforeValidator(_parse_reference)]
 
 
 class EnvironmentSettings(BaseSettings):
-    """Settings from environment variables, named like the fields in capitals.
-
-    An empty variable counts as unset. No `.env` file is read, because a server may start in a
-    folder that is not the deployer's.
+    """Settings from environment variables, named like the fields in capitals; an empty one counts
+    as unset. No `.env` file is read: a server may start in a folder that is not the deployer's.
     """
 
     model_config = SettingsConfigDict(
@@ -125,10 +121,7 @@ class EnvironmentSettings(BaseSettings):
 
     @classmethod
     def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401
-        """Read all fields that are not `given` from the environment.
-
-        Raises ValueError naming the variable and its error.
-        """
+        """Read the fields that are not `given` from the environment. Raises ValueError."""
         try:
             return cls(**given)
         except ValidationError as error:
@@ -236,15 +229,9 @@ def _split_numbers(value: object) -> object:
     return [float(part) if text else part for part, text in zip(parts, texts, strict=True)]
 
 
-def _require_distinct(values: list[str]) -> list[str]:
-    if len(set(values)) < len(values):
-        raise PydanticCustomError("distinct", "should have no duplicates")
-    return values
-
-
 OutputFormat = Literal["srt", "vtt", "txt", "md", "docx", "html", "tsv", "rttm"]
 OutputFormats = Annotated[
-    list[OutputFormat], BeforeValidator(_split_list), AfterValidator(_require_distinct)
+    list[OutputFormat], BeforeValidator(_split_list), AfterValidator(check_distinct)
 ]
 
 
@@ -378,11 +365,9 @@ class InferenceConfig(BaseModel):
 
     @classmethod
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
-        """Check `parameters` of a JSON body or, with `as_text`, of a query string.
-
-        In a query string "1" and "yes" are booleans too, values that a server has converted become
-        text again, and None counts as not given. Raises WrongParameter for the first wrong
-        parameter.
+        """Check `parameters` of a JSON body or, with `as_text`, of a query string, in which "1" and
+        "yes" are booleans too, values that a server has converted become text again, and None
+        counts as not given. Raises WrongParameter for the first wrong parameter.
         """
         given = {name: parameters[name] for name in cls.model_fields if name in parameters}
         booleans = TEXT_BOOLEANS if as_text else BOOLEANS
@@ -440,10 +425,8 @@ class InferenceConfig(BaseModel):
 
     @property
     def tells_voices_apart(self) -> bool:
-        """Return whether the request wants diarization.
-
-        A `text` may name the speakers. A separate channel counts as one speaker. With separate
-        channels, `diarize` or a parameter that needs diarization must therefore be given.
+        """Return whether the request wants diarization. A separate channel counts as one speaker,
+        and a `text` may name them; then `diarize` or a parameter that needs it must be given.
         """
         if not self.diarize or not self.separate:
             return self.diarize and not self.given_turns
@@ -472,10 +455,7 @@ class InferenceConfig(BaseModel):
 def _other_names(
     parameters: Mapping[str, Any], booleans: Mapping[str, bool]
 ) -> dict[str, tuple[str, Any]]:
-    """Return the parameters under another program's name, as {our name: (other name, value)}.
-
-    Raises WrongParameter if `word_timestamps` is not a boolean.
-    """
+    """Return the parameters under another program's name, as {our name: (other name, value)}."""
     found = {}
     for other, name in OTHER_NAMES.items():
         value = parameters.get(other)
@@ -515,10 +495,9 @@ def _contradiction(param: str, reason: str) -> PydanticCustomError:
 
 
 def _first_fault(error: ValidationError) -> tuple[str, str]:
-    """Return the field of pydantic's first error, "" if it is no field's, and the reason.
-
-    A parameter of several types has one error for each type; "or" joins these errors. An object in
-    a list is named by its index, and another value in the reason.
+    """Return the field of pydantic's first error, "" if there is none, and the reason: the errors
+    of all types of the parameter, joined by "or". An object in a list is named by its index,
+    another value in the reason.
     """
     details = error.errors(include_url=False, include_input=False)
     location = details[0]["loc"]

@@ -252,10 +252,8 @@ def _wrong_variable(variables: Mapping[str, str]) -> str | None:
 def check(
     options: argparse.Namespace, managing: str | None, own: str | None, keeps: bool
 ) -> list[str]:
-    """Ask the Hub about the repository and the models; return a line for each fault.
-
-    `managing` reads the repository, `own` is the endpoint's token; `keeps` says that the endpoint
-    may have a token from before.
+    """Ask the Hub about the repository and the models; return a line for each fault. `managing`
+    reads the repository, `own` is the endpoint's token, besides which it `keeps` one from before.
     """
     faults: list[str] = []
     repository = ModelReference(options.repository, options.revision)
@@ -326,10 +324,8 @@ def _files(info: Any) -> set[str]:  # noqa: ANN401
 
 
 def endpoint_arguments(options: argparse.Namespace, secrets: dict[str, str]) -> dict[str, Any]:
-    """Return the keywords of `create_inference_endpoint`.
-
-    Raises DeployError for an API_KEY that clients could not send: the platform's proxy needs its
-    own token in the same header, and only our server reads the variable.
+    """Return the keywords of `create_inference_endpoint`. Raises DeployError for an API_KEY that
+    clients could not send beside the token of the platform's proxy.
     """
     if "API_KEY" in secrets and (options.container, options.type) != (CUSTOM, "public"):
         raise DeployError("ENDPOINT_API_KEY needs --container custom --type public")
@@ -409,10 +405,8 @@ def check_fixed(existing: InferenceEndpoint, arguments: dict[str, Any]) -> None:
 def client_headers(
     options: argparse.Namespace, secrets: dict[str, str], managing: str
 ) -> dict[str, str]:
-    """Return the headers with which to call the endpoint, whose operators can read them.
-
-    A public endpoint gets at most its own key, any other its own token, or the managing token if
-    there is no other.
+    """Return the headers with which to call the endpoint, whose operators can read them: at most
+    its own key if it is public, else its own token, or the managing token if it has none.
     """
     public = options.type == "public"
     token = secrets.get("API_KEY") if public else secrets.get("HF_TOKEN", managing)
@@ -420,10 +414,8 @@ def client_headers(
 
 
 def wait_until_running(endpoint: InferenceEndpoint, seconds: int, headers: dict[str, str]) -> None:
-    """Wait until the endpoint's health route answers 200; not if the endpoint is scaled to zero.
-
-    The library's `wait` would send the managing token to the endpoint. Raises
-    InferenceEndpointError.
+    """Wait until the endpoint's health route answers 200, unless it is scaled to zero. The
+    library's `wait` would send it the managing token. Raises InferenceEndpointError.
     """
     if endpoint.status == SCALED_TO_ZERO:  # the request wakes the endpoint
         return
@@ -446,10 +438,8 @@ def _serves(endpoint: InferenceEndpoint, headers: dict[str, str]) -> bool:
 
 
 def ask(endpoint: InferenceEndpoint, headers: dict[str, str]) -> list[str]:
-    """Return the endpoint's transcript of the demo's conversation, one line for each speaker
-    segment.
-
-    Raises DeployError if the answer is not this project's; exceptions of huggingface_hub pass.
+    """Return the endpoint's transcript of the demo's conversation, a line for each speaker segment.
+    Raises DeployError if the answer is not this project's, and huggingface_hub's exceptions.
     """
     answer = get_session().post(
         str(endpoint.url),

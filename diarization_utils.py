@@ -3,10 +3,9 @@
 `attribute` gives every word a speaker; `speaker_segments` and `segment_per_chunk` join words to
 segments. All functions are pure and use only times and names, never the text.
 
-The ends of turns are less exact than the ends of words, so a word at the edge of a turn, or in a
-very short turn, is weak evidence. Speakers seldom change within one of Whisper's segments, because
-segments end with sentences. So Viterbi's algorithm chooses the speakers of all words of a segment
-together: it maximises the speech during the words, minus a cost for each change of speaker.
+The ends of turns are less exact than the ends of words, and speakers seldom change within one of
+Whisper's segments. So Viterbi's algorithm chooses the speakers of all words of a segment together:
+it maximises the speech during the words, minus a cost for each change of speaker.
 """
 
 from __future__ import annotations
@@ -77,9 +76,7 @@ def _spoken_by(voice: str | None, word: Word) -> Word:
 
 
 def with_voices(turns: Sequence[SpeakerTurn], chunks: Sequence[Chunk]) -> list[SpeakerTurn]:
-    """Return the turns in order of time, extended by the words of the chunks with a `voice`: these
-    prove that a speaker speaks. Pauses of up to MAX_DISTANCE between them are filled.
-    """
+    """Return the turns by time, with the words of a `voice`, joined within MAX_DISTANCE."""
     spoken: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for chunk in chunks:
         if chunk.voice is not None:
@@ -202,11 +199,9 @@ def _attribute_words(
     exclusive: Sequence[SpeakerTurn],
     extended: Sequence[SpeakerTurn],
 ) -> list[Word]:
-    """Return the words of all units, one unit for each chunk, with speaker, and with overlap by the
-    `extended` turns.
-
-    A speaker's evidence for a word is the seconds of the speaker's speech during the word, minus
-    the seconds to the speaker's nearest turn.
+    """Return the words of all units, one for each chunk, with speaker, and overlap by the
+    `extended` turns. Evidence is a speaker's seconds during a word, minus the seconds to the
+    nearest turn.
     """
     words = list(chain.from_iterable(units))
     names = _speakers_in_order([*turns, *exclusive])
@@ -246,10 +241,8 @@ def _speakers_in_order(turns: Sequence[SpeakerTurn]) -> list[str]:
 def _unassign_distant(
     likeliest: Sequence[str], distance: Seconds, starts: Seconds, ends: Seconds
 ) -> list[str | None]:
-    """Return the speakers of a chunk's n words, None for words too far from every turn.
-
-    `distance` (n,) is in seconds to the nearest turn, NaN for a word without a time. `attribute`
-    states the rules.
+    """Return the speakers of a chunk's n words, None for words too far from every turn
+    (`attribute`). `distance` (n,) is in seconds to the nearest turn, NaN without a time.
     """
     timed = np.flatnonzero(~np.isnan(distance))
     if not len(timed):
@@ -283,10 +276,8 @@ def _overlap(speakers: Sequence[Intervals]) -> Intervals:
 
 
 def _speech_seconds(intervals: Intervals, starts: Seconds, ends: Seconds) -> Seconds:
-    """Return the seconds of speech during each word.
-
-    The total speech up to a moment is piecewise linear in time, with knots at both ends of each
-    interval. So two interpolations replace a comparison of every word with every interval.
+    """Return the seconds of speech during each word. The speech up to a moment is piecewise linear
+    in time, so two interpolations suffice.
     """
     if not len(intervals[0]):
         return np.zeros_like(starts)

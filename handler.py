@@ -1,9 +1,8 @@
 """Entry point of Hugging Face's containers (`custom` task): transcribes speech, with speakers.
 
-Environment variables name the models (`config.ModelSettings`): ASR_MODEL is the Whisper that
-transcribes, ASSISTANT_MODEL a smaller Whisper that drafts for it (speculative decoding), and
-DIARIZATION_MODEL finds the speakers. A request has `inputs`, the audio in base64, and `parameters`,
-which override the defaults of `config.InferenceConfig`.
+Environment variables name the models (`config.ModelSettings`): a Whisper that transcribes, a
+smaller one that drafts for it, and a diarization model. A request has `inputs`, the audio in
+base64, and `parameters`, which override the defaults of `config.InferenceConfig`.
 """
 
 from __future__ import annotations
@@ -90,10 +89,7 @@ class EndpointHandler:
     def __init__(
         self, path: str = "", settings: ModelSettings | None = None, serves: bool = True
     ) -> None:
-        """Load the models; `load_endpoint` describes `settings` and `serves`.
-
-        `path`, the server's copy of this repository, is unused.
-        """
+        """Load the models; `load_endpoint` describes `settings` and `serves`. `path` is unused."""
         self.endpoint = load_endpoint(settings, serves)
         self._event_loop = EventLoopThread("endpoint")
 

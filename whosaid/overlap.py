@@ -80,9 +80,7 @@ class Track(NamedTuple):
         return self.start, self.stop
 
     def cut(self, samples: NDArray[np.float32], first: int = 0) -> NDArray[np.float32]:
-        """Return the track's samples of a recording, `samples` (n,) at 16 kHz from its sample
-        `first` on.
-        """
+        """Return the track's part of `samples` (n,), from the recording's sample `first` on."""
         track = self.whole(samples, first).copy()
         own, others = self._active(len(track))
         track[others & ~own] = 0
@@ -286,17 +284,13 @@ def other_rows(texts: Mapping[Row, Transcript]) -> list[Row]:
 
 
 def unclear(row: Row, texts: Mapping[Row, Transcript]) -> bool:
-    """Return whether the text of a row is doubtful or, if others are silenced, unlikely or an echo
-    of another track's.
-    """
+    """Return whether a row's text is doubtful or, if others are silenced, unlikely or an echo."""
     silenced = log_probability(texts[row]) < CLEAR or echoes(row, texts) >= ECHOES
     return doubtful(texts[row]) or (silenced and not row.follow)
 
 
 def echoes(row: Row, texts: Mapping[Row, Transcript]) -> int:
-    """Return the number of words that other tracks of the window have at the same moment, if they
-    were decoded the same way.
-    """
+    """Return how many words other tracks, decoded alike, have at the same moment."""
     others = [
         word
         for other, text in texts.items()
@@ -422,10 +416,8 @@ def _unwritten(
 
 
 def _without_echoes(chunks: Sequence[Chunk], part: Part) -> Iterator[Chunk]:
-    """Return the chunks without words that another speaker's chunk has at the same moment, because
-    both tracks contain its voice.
-
-    The likelier word stays.
+    """Return the chunks without words that a likelier chunk of another speaker has at the same
+    moment, because both tracks contain its voice.
     """
     dropped: set[tuple[int, int]] = set()
     for (one, first), (two, second) in combinations(enumerate(chunks), 2):

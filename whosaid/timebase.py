@@ -28,9 +28,7 @@ def runs(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
 
 
 def merged(spans: Sequence[tuple[float, float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return starts and ends, each (n,), of the spans in order, touching and overlapping ones
-    joined.
-    """
+    """Return starts and ends (n,) of the spans in order, joined where they touch or overlap."""
     import numpy as np
 
     ordered = np.array(sorted(spans), float).reshape(-1, 2)

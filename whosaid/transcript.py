@@ -192,10 +192,7 @@ class SpeakerMatch:
 
 @dataclass(frozen=True, slots=True)
 class SpeakerSegment:
-    """Consecutive text of one speaker; `speaker` is None if no turn covers it.
-
-    `voice` is the speaker again if segments of different speakers may overlap, else None.
-    """
+    """Consecutive text of one speaker, if known; `voice` repeats it if segments may overlap."""
 
     speaker: str | None
     text: str

@@ -1,9 +1,8 @@
 """The workers on a Ray cluster; the only module that uses Ray.
 
 Each worker is an actor that has one recording at a time. So the driver knows which recording a dead
-process had, and passes that recording to a new process or gives it up. If a recording takes too
-long, its process is ended, because nothing else can stop it. Only addresses and records are sent
-between machines.
+process had, and gives it to a new process or gives it up. If a recording takes too long, its
+process is ended, because nothing else can stop it.
 """
 
 from __future__ import annotations
@@ -59,11 +58,9 @@ class Pool:
 
 
 def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None = None) -> Pool:
-    """Return the pool for machines with these resources, Ray's `CPU` and `GPU`.
-
-    If there are GPUs and `device` is not "cpu", each worker gets a GPU and its share of the cores,
-    otherwise cores. One core of each machine is left for Ray. `workers` overrides their number, up
-    to the number of GPUs. Raises ClusterError if there is no device.
+    """Return the pool for machines with these resources, Ray's `CPU` and `GPU`: a GPU for each
+    worker, unless `device` is "cpu", and its share of the cores, less one of each machine for Ray.
+    `workers` overrides their number, up to that of GPUs. Raises ClusterError without a device.
     """
     with_gpu = [node for node in nodes if device != "cpu" and node.get("GPU", 0) >= 1]
     if with_gpu:
@@ -93,10 +90,8 @@ class _Job:
 
 
 class Cluster:
-    """A run on the cluster at `address`, or on a local one that ends with the `with` block.
-
-    `workers` overrides the default number. It holds the remaining recordings, and the actors' jobs
-    by the reference to their outcome.
+    """A run on the cluster at `address`, or on a local one that ends with the `with` block. It
+    holds the remaining recordings, and the actors' jobs by the reference to their outcome.
     """
 
     def __init__(self, task: Task, address: str | None, workers: int | None = None) -> None:
@@ -131,10 +126,8 @@ class Cluster:
         self._ray.shutdown()
 
     def run(self, recordings: Sequence[Recording]) -> Iterator[Record]:
-        """Yield the records of all recordings as they are ready.
-
-        Raises LoadError if models do not load, and ClusterError with the reason if workers cannot
-        be started or cannot write.
+        """Yield the records of all recordings as they are ready. Raises LoadError for the models,
+        and ClusterError if workers cannot be started or cannot write.
         """
         # The largest recordings first, so that no worker has a long one at the end.
         ordered = sorted(recordings, key=lambda each: (-each.size, each.id))

@@ -1,8 +1,7 @@
 """Finds the recordings of a folder or a manifest, and their ids.
 
 An id is a hash of everything that determines a result: path, size, time of change, parameters,
-models, and the format of results. So a changed file or setting gives a new id, and nothing has to
-be compared.
+models, and the format of results. So a changed file or setting gives a new id.
 """
 
 import hashlib
@@ -28,11 +27,10 @@ MISSING, MOST = -1, 2**63
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording to transcribe.
-
-    `size` is in bytes (MISSING: there is no file), `modified` in nanoseconds since 1970 (0:
-    unknown). `parameters` override those of the run. `name` is the user's name for it, with which
-    the id begins. `result` is the name of the result's files (extras/archive/names.py).
+    """A recording to transcribe: `size` in bytes (MISSING: there is no file), `modified` in
+    nanoseconds since 1970 (0: unknown), `parameters` over those of the run, the user's `name` for
+    it, with which the id begins, and `result`, the name of the result's files
+    (extras/archive/names.py).
     """
 
     id: str
@@ -79,11 +77,9 @@ def is_recording(address: str) -> bool:
 def in_manifest(
     address: str, parameters: Mapping[str, Any], allowed: Sequence[str]
 ) -> list[Recording]:
-    """Return the recordings in a user's manifest (`whosaid.cli.manifest`).
-
-    A path may be relative to the manifest's folder. A manifest determines the files that workers
-    read, so every path must be under one of the `allowed` addresses. A file is looked up unless its
-    entry has a `size`. Raises ValueError naming the line.
+    """Return the recordings in a user's manifest (`whosaid.cli.manifest`). Every path, perhaps
+    relative to the manifest's folder, must be under one of the `allowed` addresses. A file is
+    looked up unless its entry has a `size`. Raises ValueError naming the line.
     """
     manifest = storage.name_of(address)
     try:
@@ -107,9 +103,7 @@ def in_manifest(
 
 
 def _look_for(found: tuple[str, Recording]) -> Recording:
-    """Return a recording with its size and time, looked up if it has none. A missing file is
-    reported by its record. Raises ValueError.
-    """
+    """Return a recording with its size and time, if it can be found. Raises ValueError."""
     place, recording = found
     if recording.size != MISSING:
         return recording
@@ -150,11 +144,7 @@ def _is_integer(value: object, least: int) -> bool:
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Check a request's parameters like the endpoint.
-
-    Raises ValueError, also for an unknown name, which the endpoint would only ignore with a
-    warning.
-    """
+    """Check a request's parameters like the endpoint. Raises ValueError, also for unknown names."""
     if unknown := InferenceConfig.unknown(parameters):
         nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)
         raise ValueError(f"parameters: {unknown[0][:40]!a} is not a parameter{nearest}")

@@ -1,8 +1,7 @@
 """Names the files of results: the recording's name, in the recording's folders.
 
-`talks/monday.mp3` becomes `talks/monday.json`. The driver assigns names, because it sees all
-recordings of a run: if two names are equal, both keep their endings (`monday.mp3.json`), and names
-that are still equal get their ids. A result's entry in the index has its final name.
+`talks/monday.mp3` becomes `talks/monday.json`. If two names of a run are equal, both keep their
+endings (`monday.mp3.json`), and names that are still equal get their ids.
 """
 
 import re
@@ -25,9 +24,7 @@ DIGITS = 20
 
 def name_results(recordings: Sequence[Recording], places: Sequence[str]) -> list[Recording]:
     """Return the recordings with names for their results, relative to the one of `places` that
-    contains them.
-
-    Names differ even on file systems that ignore case.
+    contains them. Names differ even if case is ignored.
     """
     parts = {each.id: _parts(each, places) for each in recordings}
     names = {

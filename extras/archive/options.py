@@ -72,10 +72,7 @@ RUN = (
 
 
 def read(arguments: Sequence[str] | None = None) -> Namespace:
-    """Return the options; `parameters` has the request parameters of all options.
-
-    Ends the process with status 2 if they are wrong.
-    """
+    """Return the options, with all request `parameters`; exit with status 2 if they are wrong."""
     parser = CommandParser(
         "python -m extras.archive",
         "Transcribe every recording of an archive, on all cores or GPUs of this machine or of a Ray"

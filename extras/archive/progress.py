@@ -14,10 +14,7 @@ LINES, MOST_PATHS = 10.0, 3
 
 
 class Progress:
-    """Counts records of `recordings`, and writes progress to stderr.
-
-    The time left is estimated from bytes, because a recording may last a second or two hours.
-    """
+    """Counts records, and writes progress to stderr; bytes tell how much time is left."""
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
         self._sizes = {each.id: each.size for each in recordings}

@@ -17,12 +17,10 @@ DEADLINE_EXCEEDED, WORKER_DIED, UNEXPECTED = "DEADLINE_EXCEEDED", "WORKER_DIED",
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One recording's outcome.
-
-    `duration` is the audio's, `seconds` the time it took, `attempt` counts from 1. `code` and
-    `detail` are those of an error, else empty. `result` is the name of the result's files, without
-    endings. `size` (bytes), `modified` (nanoseconds since 1970) and `sha256` are of the file that
-    was read. `unwritten` are spans of seconds, `start` and `end`, with speech and no words.
+    """One recording's outcome: the audio's `duration`, the `seconds` it took at the `attempt`,
+    counted from 1, an error's `code` and `detail`, `result`, the name of the result's files without
+    endings, `size` (bytes), `modified` (nanoseconds since 1970) and `sha256` of the file, and
+    `unwritten` spans, `start` and `end` in seconds, with speech and no words.
     """
 
     id: str

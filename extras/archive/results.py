@@ -31,10 +31,7 @@ FORMATS: tuple[str, ...] = get_args(OutputFormat)
 
 
 class Results:
-    """The output folder at the address `out`.
-
-    Methods raise OSError for errors that a retry cannot cure.
-    """
+    """The output folder at `out`. Methods raise OSError for errors that a retry cannot cure."""
 
     def __init__(self, out: str) -> None:
         self._out = out
@@ -61,9 +58,7 @@ class Results:
             return None
 
     def write(self, record: Record, answer: dict[str, Any], name: str) -> Record:
-        """Write a result: its formats, its JSON, and last its entry in the index. Return the record
-        with the result's name: `name`, with the id if another path's result has it.
-        """
+        """Write formats, JSON, and last the entry in the index; return the record with its name."""
         record = self._claim(replace(record, result=name), answer.get("output", {}))
         self._put(record, answer)
         return record

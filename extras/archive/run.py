@@ -1,8 +1,7 @@
 """Runs the steps of `python -m extras.archive`.
 
-Wrong input is reported before the cluster starts, and without missing recordings no cluster starts.
-If the cluster fails, the run lists every recording that has neither a result nor an error's record;
-then the exit status is not 0.
+Wrong input is reported before the cluster starts. If the cluster fails, the run lists every
+recording that has neither a result nor an error's record; then the exit status is not 0.
 """
 
 import argparse
@@ -105,11 +104,7 @@ def prepare(options: argparse.Namespace) -> Archive:
 def find(
     source: str, out: str, parameters: dict[str, Any], places: Sequence[str]
 ) -> list[Recording]:
-    """Return the recordings of a folder or manifest, or the source itself if it is a recording,
-    without ids.
-
-    Raises ValueError, OSError.
-    """
+    """Return the source's recordings, without ids. Raises ValueError, OSError."""
     if source not in places:
         if not manifest.is_recording(source):
             return manifest.in_manifest(source, parameters, places)

@@ -1,13 +1,11 @@
 """Files in folders and object stores, by address: an absolute path, or a URL.
 
-The stores are pyarrow.fs's. A URL names an object as `aws s3` does, without escapes. An address
-alone is enough for any process on any machine to open a file. It never holds a credential: each
-machine takes those from its own environment. A file is written atomically: under a temporary name
-and renamed in a folder, by one upload in a store.
+The stores are pyarrow.fs's. A URL names an object as `aws s3` does, without escapes, and never
+holds a credential: each machine takes those from its own environment. A file is written atomically:
+under a temporary name and renamed in a folder, by one upload in a store.
 
-An operation that fails temporarily is tried again. An error that another try cannot mend (a missing
-file, a full disk, a missing permission) is raised at once. Everything else counts as a fault of the
-network, because object stores give it no number.
+An operation that fails is tried again, unless another try cannot mend the error (a missing file, a
+full disk, a missing permission). Object stores give faults of the network no number.
 """
 
 import errno
@@ -78,10 +76,8 @@ class Entry:
 
 
 def locate(text: str, folder: str = "") -> str:
-    """Return the address for `text`; a relative path is below the address `folder`.
-
-    Raises ValueError for text that is not UTF-8, and for a URL of an unknown store, with
-    credentials or with `..`.
+    """Return the address for `text`; a relative path is below the address `folder`. Raises
+    ValueError if it is not UTF-8, and for a URL of an unknown store, with credentials or with `..`.
     """
     if not is_utf8(text):
         raise ValueError("has characters that UTF-8 lacks")
@@ -107,9 +103,7 @@ def locate(text: str, folder: str = "") -> str:
 
 
 def is_utf8(address: str) -> bool:
-    """Return whether a name can be written as UTF-8. Linux allows any bytes in a name, and Python
-    reads those that are not UTF-8 as lone surrogates.
-    """
+    """Return whether a name is UTF-8. Python reads Linux's other names as lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in address)
 
 
@@ -171,10 +165,8 @@ def is_folder(address: str) -> bool:
 
 @patient
 def find_files(address: str) -> list[Entry]:
-    """Return all files below a folder, [] if it does not exist.
-
-    Hidden files and files in hidden folders (names with a leading dot) are left out. Addresses may
-    not be UTF-8 (`is_utf8`); such files cannot be opened.
+    """Return all files below a folder, [] if it does not exist, without hidden files and folders.
+    Addresses may not be UTF-8 (`is_utf8`); such files cannot be opened.
     """
     if not is_url(address):
         return list(_find_local(address))

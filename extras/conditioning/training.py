@@ -70,9 +70,7 @@ class Distillation:
 
     @torch.no_grad()
     def targets(self, pieces: Sequence[Piece], path: Path) -> list[Target]:
-        """Return the pieces as targets; `path` keeps their texts. Pieces whose text is empty,
-        repeats itself or is unlikely are left out.
-        """
+        """Return the pieces with usable texts as targets; `path` keeps the texts."""
         texts: dict[str, list[int]] = json.loads(path.read_text()) if path.is_file() else {}
         outputs = {
             each.name: self.encoder.forward(self.log_mel([each.window])).half() for each in pieces

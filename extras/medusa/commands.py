@@ -70,9 +70,7 @@ def train(options: Namespace) -> None:
 def _card(
     base: str, digest: str, recordings: int, texts: Sequence[Text], training: Training
 ) -> str:
-    """Return the model card: the run's results on held-out windows, and the commands to train and
-    evaluate such heads. `base` names the main model, `digest` identifies its weights.
-    """
+    """Return the model card; `base` names the main model, `digest` identifies its weights."""
     plan, best, projection = training.plan, training.best, training.projection
     drafts = f" They draft from a shortlist of {len(projection.shortlist):,} tokens."
     return CARD.read_text(encoding="utf-8").format(

@@ -2,8 +2,7 @@
 engine.
 
 Both sides are the endpoint's transcriber on one loaded model, interleaved recording by recording,
-so that a slow minute of the machine affects both. Their texts must be equal; recordings with
-different texts are listed.
+so that a slow minute of the machine affects both. Different texts are listed.
 """
 
 import statistics

@@ -2,13 +2,11 @@
 disk.
 
 Heads are trained to predict the model's own output (self-distillation): its greedy tokens after the
-rules for timestamps and suppressed tokens. The model is frozen, so its hidden states never change.
-Each window is decoded by the engine in every style of prompt that requests use, then read once more
-over prompt and text in a single pass.
+rules for timestamps and suppressed tokens. Each window is decoded by the engine in every style of
+prompt that requests use, then read once more over prompt and text in a single pass.
 
-A shard of some recordings is a file that appears when it is complete. The name of the folder is a
-digest of all that its content depends on, so an interrupted run continues, but
-never with another model's states.
+A shard of some recordings is a file that appears when it is complete, in a folder named by a digest
+of all that its content depends on, so an interrupted run continues.
 """
 
 import hashlib
@@ -99,9 +97,7 @@ class Teacher:
         return texts
 
     def windows(self, recordings: Sequence[Recording]) -> Iterator[SpokenWindow]:
-        """Yield the speech of recordings, found and cut as for a request. A language that is not
-        given is detected in the first window of its recording.
-        """
+        """Yield the speech of recordings, cut as for a request, with its language."""
         for recording in recordings:
             samples = recording.samples()
             longest = int(self.models.window_seconds * SAMPLE_RATE)

@@ -87,10 +87,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, str], tuple[Option, ...]]] = {
 
 
 def read(arguments: Sequence[str] | None = None) -> Namespace:
-    """Return the options of a command, `train` or `evaluate`, with its name as `command`.
-
-    Ends the process with status 2 if they are wrong.
-    """
+    """Return the options of the given `command`; exit with status 2 if they are wrong."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] not in COMMANDS:
         parser = CommandParser(

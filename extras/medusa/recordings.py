@@ -8,9 +8,7 @@ from whosaid.audio import ENDING
 
 def find_recordings(source: Path) -> list[Recording]:
     """Return the recordings of a manifest, or of a folder: those its `manifest.json` lists, else
-    every audio file below it.
-
-    Raises ValueError of one line if there are none.
+    every audio file below it. Raises ValueError if there are none.
     """
     if not source.exists():
         raise ValueError(f"{source}: there is no such folder or manifest")

@@ -1,13 +1,10 @@
 """Trains heads on cached hidden states: minutes on two cores, because the model itself never runs.
 
 The loss is cross entropy of the tokens, over the commonest of a large vocabulary. The projection is
-frozen, so heads do not influence each other and their losses are added without weights. (To fit the
-hidden states that choose the tokens first, without any vocabulary, was tried and gained nothing:
-SiLU adds no less than -0.28, so a head cannot become another state, only beat other tokens.)
+frozen, so heads do not influence each other and their losses are added without weights.
 
 The run keeps the epoch with the longest accepted chains on windows that no step has seen. An epoch
-draws its order from a generator of its own number, so an interrupted run ends in the same weights
-as an uninterrupted one.
+draws its order from a generator of its own number, so an interrupted run ends in the same weights.
 """
 
 import copy
@@ -34,9 +31,7 @@ MISSING = -1  # a target beyond the text
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch's results: the share of right drafts at each depth over all held-out positions,
-    without rules, and the mean length of their chains.
-    """
+    """The share of right drafts at each depth over all held-out positions, and their mean chain."""
 
     number: int = 0
     loss: float = 0.0
@@ -45,10 +40,7 @@ class Epoch:
 
 
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
-    """Return texts to train on and held-out ones: every tenth window, in any style.
-
-    Raises ValueError if there are too few windows for both.
-    """
+    """Return texts to train on, and every tenth window's. Raises ValueError for too few windows."""
     held_out = [text for text in texts if text.window % HELD_OUT == HELD_OUT - 1]
     training = [text for text in texts if text.window % HELD_OUT != HELD_OUT - 1]
     if not held_out or not training:

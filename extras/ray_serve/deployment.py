@@ -1,13 +1,11 @@
 """`python -m extras.ray_serve`: the server's application on Ray Serve, for more than one device.
 
-A replica is a process with its own models, on a GPU or a share of the cores, that runs the
-application of `python -m whosaid.server`. Serve routes requests to replicas. It starts new ones if
-requests wait or a replica has died, and lets replicas finish their requests before they end. Serve
-retries nothing: if a replica dies, its clients get an error that says to send the request again.
-Replicas share no memory, so routes that need state in memory are refused.
+A replica is a process with its own models, on a GPU or a share of the cores. Serve starts new ones
+if requests wait or a replica has died, and lets replicas finish their requests. It retries nothing:
+if a replica dies, its clients get an error that says to send the request again. Replicas share no
+memory, so routes that need state in memory are refused.
 
-Settings are in `ray_serve.yaml`, in Serve's own form, which `serve deploy` and KubeRay's RayService
-read, too.
+Settings are in `ray_serve.yaml`, in the form that `serve deploy` and KubeRay's RayService read.
 """
 
 from __future__ import annotations
@@ -140,14 +138,15 @@ def application(options: dict[str, Any]) -> Application:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve with the file's settings until SIGTERM or SIGINT, then answer the accepted requests.
-
-    Raises SystemExit if serving is impossible.
-    """
+    """Serve with the file's settings until SIGTERM or SIGINT, then drain. Raises SystemExit."""
     options = _read_options(arguments)
     os.environ |= ENVIRONMENT
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    _check_environment()
+    try:  # settings that every replica would refuse
+        ModelSettings.from_environment()
+        ServerSettings.from_environment()
+    except ValueError as error:
+        raise SystemExit(f"{StartError(str(error))}") from error
     try:
         import ray
         from ray import serve
@@ -218,15 +217,6 @@ def _read_options(arguments: Sequence[str] | None) -> Namespace:
     option(made, "--address", "a running cluster's head; default: start a cluster on this machine")
     options: Namespace = made.parse_args(arguments)
     return options
-
-
-def _check_environment() -> None:
-    """Raise SystemExit for settings that every replica would refuse."""
-    try:
-        ModelSettings.from_environment()
-        ServerSettings.from_environment()
-    except ValueError as error:
-        raise SystemExit(f"{StartError(str(error))}") from error
 
 
 def _require_room(there: Mapping[str, float], wanted: Mapping[str, float]) -> None:

@@ -1,8 +1,7 @@
 """Builds the answer: assigns words to speakers, names the speakers and joins the channels.
 
 A separate channel counts as one speaker, and word times alone show overlap between channels. If
-diarization finds several speakers on a channel, their names begin with the channel's name. A
-speaker who matches a known voice has the known name. A text of the client may have named turns.
+diarization finds several speakers on a channel, their names begin with its name.
 """
 
 from __future__ import annotations
@@ -52,10 +51,8 @@ def attributed(
     known: KnownVoices,
     config: InferenceConfig,
 ) -> Answer:
-    """Return the answer for a recording of `duration` seconds.
-
-    `transcripts` and `diarizations` have an entry for each separate channel, or one entry for mixed
-    channels. A diarization is None if the request is not diarized.
+    """Return the answer for a recording of `duration` seconds. `transcripts` and `diarizations`
+    (None if not wanted) have an entry for each separate channel, or one for mixed channels.
     """
     if given := config.given_turns:
         return _by_text(duration, transcripts[0], given)
@@ -120,10 +117,8 @@ def _channel_answer(
     known: KnownVoices,
     config: InferenceConfig,
 ) -> Answer:
-    """Return one channel's answer, without segments.
-
-    Speakers are numbered in the order in which their words begin in the response; voices without
-    words follow. Known names replace the labels then.
+    """Return one channel's answer, without segments. Speakers are numbered by their first words in
+    the response, and then voices without words. Known names replace the labels last.
     """
     labels: dict[str, str] = {}
     chunks: Sequence[Chunk] = transcript.chunks

@@ -16,10 +16,8 @@ Entry = dict[str, Any]
 
 
 def consistent(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer with `text`, `chunks` and `words` of its turns.
-
-    A turn with words has their texts, and they its speaker. Turns without text are dropped. Times
-    are clamped as in an answer.
+    """Return the answer with `text`, `chunks` and `words` of its turns, clamped as in an answer. A
+    turn with words has their texts, and they its speaker. Turns without text are dropped.
     """
     turns = _turns(answer)
     duration = answer["duration"]

@@ -1,10 +1,9 @@
 """Divides words into subtitle cues, each with its lines and times.
 
-Cues are made of words, not of chunks, so that a cue has one speaker and no line is too wide. By
-default a cue is shown from the start of its first word to the end of its last, and in the silence
-around them for as long as it takes to read. The limits are those of most style guides (Netflix's
-"Timed Text Style Guide": 42 characters a line, two lines, 5/6 of a second to 7 seconds). Of all
-divisions within them, that of the least cost is made.
+Cues are made of words, so that a cue has one speaker and no line is too wide. By default a cue is
+shown from the start of its first word to the end of its last, and in the silence around them for as
+long as it takes to read. Of all divisions within the limits of most style guides (Netflix's "Timed
+Text Style Guide"), that of the least cost is made.
 
 If a client sets one of openai/whisper's limits, cues are openai/whisper's (`utils.py`,
 `SubtitlesWriter`): one cue for each segment, and a change of speaker starts a segment. If the
@@ -83,12 +82,10 @@ def make_cues(
     layout: InferenceConfig,
     segments: Collection[int],
 ) -> list[Cue]:
-    """Return cues within `duration` seconds for `words`, which must be sorted by time.
-
-    `segments` are the numbers of letters after which Whisper's segments begin (`segment_starts`).
-    Times are whole milliseconds, and cues never overlap. Each cue lasts a millisecond or more; at
-    the end of the audio, earlier cues are shortened for this. If the whole audio is too short, cues
-    share it equally.
+    """Return cues within `duration` seconds for `words`, which must be sorted by time. `segments`
+    are the numbers of letters after which Whisper's segments begin (`segment_starts`). Times are
+    whole milliseconds, at least one for each cue, and cues never overlap; at the end of the audio,
+    earlier cues are shortened, or all of them share it.
     """
     shortest, longest = MIN_SECONDS, MAX_SECONDS
     texts: list[tuple[tuple[Line, ...], float]]
@@ -117,11 +114,9 @@ def make_cues(
 def _start_times(
     groups: Sequence[Line], needs: Sequence[float], duration: float, shortest: float, longest: float
 ) -> list[float]:
-    """Return the start of each cue: its first word's, or earlier if there is no time after it.
-
-    A cue with less than `shortest` seconds until the next one begins in the silence before it, and
-    by up to MAX_LEAD a cue with less than its entry of `needs`. Cues that begin less than
-    `shortest` before the end of the audio share the time from the end of the speech before them.
+    """Return the start of each cue: its first word's, or earlier, in the silence before it: as
+    needed for `shortest` seconds, and by up to MAX_LEAD for its entry of `needs`. The last cues
+    share the time from the end of the speech before them.
     """
     starts = [group[0].start for group in groups]
     on_time = sum(start <= duration - shortest for start in starts)
@@ -214,10 +209,8 @@ def _fitting_words(words: Iterable[Word], named: bool) -> Iterator[Word]:
 
 
 class _Division:
-    """Divides the `phrases` of one speaker, without long pauses, into cues of the least cost.
-
-    `name` is the width of the speaker's name. The cue before needs the time until `spoken_until`;
-    other speech begins at `deadline`.
+    """Divides the `phrases` of one speaker, whose name is `name` wide, into cues of the least cost.
+    The cue before needs the time until `spoken_until`; other speech begins at `deadline`.
     """
 
     def __init__(

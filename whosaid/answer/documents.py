@@ -75,10 +75,8 @@ def _in_markdown(text: str) -> str:
 
 
 def render_html(rendering: Rendering) -> str:
-    """Render a page that plays the recording in its own folder, from the time that is clicked.
-
-    Its policy allows only this script, this style and media; a time is a link to the recording at
-    that time, for browsers without scripts.
+    """Render a page that plays the recording in its own folder, from the time that is clicked. Its
+    policy allows only this script, this style and media; without scripts a time is a link.
     """
     recording, title = rendering.layout.recording_name, escape(_title(rendering))
     policy = (
@@ -109,10 +107,7 @@ def _hash(text: str) -> str:
 
 
 def render_docx(rendering: Rendering) -> str:
-    """Render a Word document in base64: a heading, and a paragraph for each block.
-
-    Equal content gives equal bytes.
-    """
+    """Render a Word document in base64, a paragraph for each block. Equal content, equal bytes."""
     from docx import Document  # takes a tenth of a second
 
     document = Document()

@@ -52,10 +52,8 @@ def path_digest(path: str) -> str:
 def is_of(
     answer: Mapping[str, Any], size: int, modified: int, same_path: bool, digest: Callable[[], str]
 ) -> bool:
-    """Return whether an answer is of the recording with this size and time of change.
-
-    If both and the path are equal, the recording counts as unchanged. Otherwise, if the sizes are
-    equal, `digest`, which reads the whole recording, decides.
+    """Return whether an answer is of the recording with this size and time of change: if both and
+    the path are equal or, for equal sizes, by `digest`, which reads the whole recording.
     """
     kept = answer.get("recording")
     if not isinstance(kept, dict) or kept.get("size") != size:
@@ -67,10 +65,8 @@ def is_of(
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """The models and parameters that a run wants for every recording.
-
-    `models` are names by the field of ModelSettings, or a server's description of its models; None
-    if the server does not describe them.
+    """The models and parameters that a run wants for every recording. `models` are names by the
+    field of ModelSettings, a server's description of its models, or None without that.
     """
 
     models: Mapping[str, Any] | None
@@ -81,10 +77,7 @@ class RunRequest:
         return {"models": self.models, "parameters": _without_clips(self.parameters)}
 
     def why_not(self, answer: Mapping[str, Any]) -> str:
-        """Return why an answer cannot be reused, as the end of a sentence; "" if it can.
-
-        Ignores formats.
-        """
+        """Return why an answer, in any format, cannot be reused, as a sentence's end, or ""."""
         made = answer.get("made_with")
         if not isinstance(made, dict) or not {"models", "parameters"} <= made.keys():
             return NOT_SAID
@@ -174,10 +167,7 @@ def _digest(text: str) -> str:
 
 
 def _deciding(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return the parameters that affect an answer's content, defaults included, and its DETAIL.
-
-    Raises ValueError.
-    """
+    """Return the parameters that affect an answer's content, with defaults, and its DETAIL."""
     given = dict(parameters)
     clips, text = given.pop("known_speakers", None) or [], given.pop("text", None)
     config = InferenceConfig.read(given)

@@ -112,9 +112,7 @@ def read_rendering(answer: Mapping[str, Any], layout: InferenceConfig) -> Render
 
 
 def _words_of(text: str, words: list[Word]) -> Iterator[Word]:
-    """Remove the words of a chunk's `text` from `words` and yield them. The words of other voices,
-    which may come between them, stay.
-    """
+    """Remove the words of a chunk's `text` from `words`, past other voices', and yield them."""
     place = 0
     while text and place < len(words):
         if words[place].text and text.startswith(words[place].text):

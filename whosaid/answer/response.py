@@ -232,10 +232,8 @@ def _clamp(items: Sequence[Timed], duration: float) -> Iterator[tuple[Timed, flo
 
 
 def _lasting(items: Sequence[Timed], duration: float) -> list[Timed]:
-    """Clamp items and make each at least SHORTEST long.
-
-    An item that is too short delays the next items; at the end of the audio it advances the
-    previous items.
+    """Clamp items to SHORTEST or longer. An item that is too short delays the next items, and at
+    the end of the audio advances the previous ones.
     """
     audio_end = round(100 * duration)
     shortest = min(SHORTEST, audio_end // max(1, len(items)))

@@ -1,9 +1,8 @@
 """Renames speakers of an existing answer: `--speaker-names SPEAKER_00=Anna`, or `Anna,Bob` in the
 order in which they first speak.
 
-Names replace the labels in the answer and its files, without a new transcription. The answer's
-`speaker_names` keeps which label got which name. Characters that a format cannot hold are replaced
-as in `answer.subtitles`.
+The answer's `speaker_names` keeps which label got which name. Characters that a format cannot hold
+are replaced as in `answer.subtitles`.
 """
 
 from __future__ import annotations

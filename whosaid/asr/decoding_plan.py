@@ -101,10 +101,7 @@ class Planner:
         return InLanguage(prompt, reader)
 
     def _use_assistant(self, languages: Sequence[str | None]) -> tuple[bool, tuple[str, ...]]:
-        """Return whether the assistant or heads may draft, and a warning if requested drafts are
-        impossible. By default recordings are drafted for; a live pass is drafted by the pass before
-        it.
-        """
+        """Return whether to draft, by default for recordings alone, and a warning if impossible."""
         decode = self.options.decode
         if decode.assisted is False or (decode.assisted is None and decode.live):
             return False, ()
@@ -128,9 +125,7 @@ class Planner:
         return None
 
     def _previous_text(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return the end of the prompt as tokens, at most half of a text as in openai/whisper, and
-        a warning if it was cut.
-        """
+        """Return the prompt's last tokens, at most half a text, and a warning if it was cut."""
         longest, text = self.models.special_tokens.longest_previous, self.options.prompt.strip()
         tokens = tuple(self.models.tokens_of(f" {text}")) if text else ()
         if len(tokens) <= longest:
@@ -140,7 +135,5 @@ class Planner:
 
 
 def _decodes_timestamps(options: DecodeOptions) -> bool:
-    """Return whether Whisper writes timestamps into its text. Beams with timestamps find worse
-    texts, so with beams attention alone times sentences.
-    """
+    """Return whether Whisper writes timestamps: with beams, which then find worse texts, never."""
     return options.timestamps and options.num_beams == 1

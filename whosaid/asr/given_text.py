@@ -4,11 +4,10 @@
     the client's text       As you know, and as I have given you proof, dear reader, I have the ...
     forced                | As you know, and as| I have given you proof, ~~~~~~~~~~~~| I have the
 
-The recording is recognised first. That shows how far the client's text goes in each window, however
-long the recording is, and whatever the text lacks or adds. The recognised words are paired with the
-client's by the fewest edits; between two equal words, they are paired letter by letter. Every
-segment then gets the client's words instead of its own. Its window is decoded again with their
-tokens as a prefix, so that attention and probabilities are those of the client's words.
+The recording is recognised first. That shows how far the client's text goes in each window. The
+recognised words are paired with the client's by the fewest edits; between two equal words, letter
+by letter. Every segment then gets the client's words instead of its own. Its window is decoded
+again with their tokens as a prefix, so that attention and probabilities are theirs.
 
 A word much like the recognised word counts as spoken. The prefix also has the other words, which
 recognition may have missed. A run of them stays if the model finds it likely enough; otherwise the

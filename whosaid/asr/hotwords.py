@@ -127,10 +127,7 @@ class HotWordProposer:
     def _unsure_parts(
         self, tokens: Sequence[int], log_probs: Sequence[float], language: str | None
     ) -> Iterator[tuple[int, int]]:
-        """Yield the start and stop of each part of a text that has an unlikely token.
-
-        A part is some words without punctuation or timestamps between them.
-        """
+        """Yield start and stop of the words between punctuation that have an unlikely token."""
         special, text_of = self.models.special_tokens, self.models.text_of
         places = [place for place, token in enumerate(tokens) if token < special.end_of_text]
         text = special.text_tokens(tokens)
@@ -151,9 +148,7 @@ class HotWordProposer:
                     yield start, stop
 
     def _written(self, phrase: str, text: str, before: Sequence[int]) -> tuple[int, ...]:
-        """Return the tokens of a phrase in place of `text`: after a space if the text begins with
-        one, and with a capital if the text begins a sentence with one.
-        """
+        """Return a phrase's tokens with the space and the capital with which `text` begins."""
         earlier = self.models.text_of(self.models.special_tokens.text_tokens(before))
         begins = not earlier.strip() or ends_sentence(earlier)
         if begins and text.strip()[:1].isupper():

@@ -1,13 +1,11 @@
 """Finds which language is spoken when, in a recording of several languages.
 
-Whisper estimates the probability of each language in every window. The likeliest sequence of
-languages over time is taken (Viterbi). A change costs SWITCH_COST of evidence, so that no short or
-doubtful window changes the language alone. A window beside a change, or a window whose language is
-unsure, is cut into pieces between pauses. The language of each piece is detected on its own, and
-the sequence is found again, until every change lies between two pieces.
+Whisper estimates the probability of each language in every window, and the likeliest sequence over
+time is taken (Viterbi), at SWITCH_COST of evidence a change. A window beside a change, or one whose
+language is unsure, is cut into pieces between pauses, whose languages are detected, until every
+change lies between two pieces.
 
-Evidence is log-probability times seconds of speech, for windows and pieces alike. So one rule
-weighs a long window against a short one and a sure piece against a doubtful one, and one sum
+Evidence is log-probability times seconds of speech, for windows and pieces alike, so one sum
 decides both whether there is a change and at which time.
 """
 

@@ -33,9 +33,7 @@ Samples = NDArray[np.float32]
 
 
 class Listener:
-    """Plans one recording, whose windows are at most `limit` samples long. With a `target`, only
-    that speaker's speech counts.
-    """
+    """Plans a recording's windows of at most `limit` samples; with a `target`, for it alone."""
 
     def __init__(
         self,
@@ -48,10 +46,8 @@ class Listener:
         self._search = SpeechSearch(detect.network) if isinstance(detect, SpeechDetector) else None
 
     async def plan(self, samples: Samples, complete: bool = True) -> Arrival:
-        """Find speech and plan windows in small steps, about 10 ms a minute of audio.
-
-        `samples` begin with those of earlier calls. If they are not the `complete` recording, its
-        other samples may change the last windows.
+        """Find speech and plan windows in small steps, 10 ms a minute of audio. `samples` begin
+        with those of earlier calls; unless they are `complete`, more may change the last windows.
         """
         vad = self._vad
         speech: Sequence[SampleSpan] = (SampleSpan(0, len(samples)),)
@@ -86,9 +82,7 @@ class EarlyStart:
     )  # samples of the next plan
 
     async def hear(self, samples: Samples, complete: bool = False) -> bool:
-        """Pass the windows of `samples` to the transcription if the samples have doubled since the
-        last call that did, or are `complete`. Return whether windows were passed.
-        """
+        """Pass the windows of `samples` on if these have doubled, or are `complete`; tell if so."""
         if not complete and len(samples) < self.due:
             return False
         self.due = 2 * len(samples)

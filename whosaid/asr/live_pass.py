@@ -1,12 +1,8 @@
 """One decoding of a live buffer, while its speaker is still speaking.
 
-A live transcript is made of passes over a growing buffer. Each pass decodes the whole buffer, as a
-window of a file is decoded. Its text begins with the words that are final, and the previous pass's
-guess of the rest is its draft. Word times come from the attention over the whole text, so the times
-of final words may still move.
-
-A pass has no fallback, and no hot words replace its words, because the next pass follows anyway,
-with more audio.
+Each pass decodes the whole growing buffer, as a window of a file is decoded. Its text begins with
+the words that are final, and the previous pass's guess of the rest is its draft. A pass has no
+fallback, and no hot words, because the next pass follows anyway, with more audio.
 """
 
 import math

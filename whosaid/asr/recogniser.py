@@ -42,9 +42,7 @@ _running: WeakKeyDictionary[Thread, list[SimpleQueue[Any]]] = WeakKeyDictionary(
 
 @atexit.register
 def _end_threads() -> None:
-    """Wait for all threads, because after the interpreter's exit a thread that computes with torch
-    or frees tensors aborts the process.
-    """
+    """Wait for all threads: one that computes after the interpreter's exit aborts the process."""
     threads = dict(_running)
     for inboxes in threads.values():
         for inbox in inboxes:
@@ -54,10 +52,8 @@ def _end_threads() -> None:
 
 
 class EngineThread:
-    """Runs one recogniser after another. cuDNN keeps its plans for each thread, and leaks them when
-    the thread ends (pytorch#104701), so models that load again compute in the same thread.
-
-    The thread starts with the first recogniser, and again with the first after `close`.
+    """Runs one recogniser after another, in a thread that starts with the first one: cuDNN keeps
+    its plans for each thread, and leaks them when the thread ends (pytorch#104701).
     """
 
     def __init__(self) -> None:
@@ -218,9 +214,7 @@ class Recogniser:
             raise self._stopped()
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in the recogniser's thread, between two units of work. Raises what `work`
-        raises, or ModelError if the thread has stopped.
-        """
+        """Run `work` in the recogniser's thread. Raises its errors, or ModelError if stopped."""
         call = ThreadTask(work)
         self._put(call)
         result: T = call.result.result()

@@ -207,9 +207,7 @@ class Transcription(Recognition[Transcript]):
                 await give_way()
 
     async def _wait(self) -> None:
-        """Wait for results of the engine or more of the recording, and add the latter. Raises the
-        error that ended the recording.
-        """
+        """Wait for the engine or more of the recording, and add that. Raises its error."""
         if not self.ready:
             await give_way(self)
         while self.arrivals:
@@ -374,11 +372,9 @@ class WindowDecoding:
         reader: ChunkReader,
         read_chunks: Callable[[bool], list[Chunk]] | None = None,
     ) -> Recognised:
-        """Plan the windows that follow from a decoded one, and return its text. An unfinished end
-        may make the next window of the same region begin earlier.
-
-        `read_chunks` returns the chunks, without that end if it is decoded again; None if `decoded`
-        has the chunks.
+        """Plan the windows that follow from a decoded one, the next of its region earlier for an
+        unfinished end, and return its text. `read_chunks` returns the chunks, without an end that
+        is decoded again; None if `decoded` has them.
         """
         window, schedule = decoded.window, self._schedule
         if not (window.tentative or window.retries):

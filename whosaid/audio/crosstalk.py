@@ -1,18 +1,14 @@
 """Silences crosstalk, another channel's speech, in each channel before recognition.
 
-A headset leaks into its neighbour's microphone, or a line echoes the other party. Then the same
-words on two channels would be decoded and written twice. The samples alone decide which channel the
-words belong to. A frame of a channel is silenced if it is softer than the same frame of another
-channel and nearly all a filtered and delayed copy of it. A channel's own speech, which no filter
-makes of another channel, stays, and so does the crosstalk below it.
+A headset leaks into its neighbour's microphone, or a line echoes the other party, and the same
+words would be written twice. A frame of a channel is silenced if it is softer than the same frame
+of another channel and nearly all a filtered and delayed copy of it.
 
 The delay is estimated for each block, from the phase of the cross-spectrum (Knapp and Carter, "The
-generalized correlation method for estimation of time delay", 1976). The filter's frequency response
-is estimated for each frame, by least squares over the frames in which the other channel is louder.
-Because clocks drift and delays change, frames nearby have full weight and the rest of the block has
-little. The frame itself is left out, so that a fit by chance does not explain it. A codec adds
-noise to an echo at frequencies that have power, so a residual below the copy's spectrum does not
-count as speech.
+generalized correlation method for estimation of time delay", 1976), and the filter's frequency
+response for each frame, by least squares over the frames in which the other channel is louder.
+Frames nearby have full weight, because clocks drift; the frame itself has none, so that a fit by
+chance does not explain it. A residual below the copy's spectrum is a codec's noise, not speech.
 """
 
 from collections.abc import Iterator, Sequence
@@ -83,9 +79,7 @@ async def without_crosstalk(audio: Audio) -> Audio:
 
 
 def _silence_copies(channels: Sequence[Samples]) -> Iterator[str]:
-    """Silence every channel that is a copy of another, and yield a warning for each. The second is
-    silenced, unless the first has less than half of its power.
-    """
+    """Silence the second channel of each copied pair, or the softer one, and yield warnings."""
     power = [float(np.vdot(samples, samples)) for samples in channels]
     for first, second in combinations(range(len(channels)), 2):
         if not (power[first] and power[second]):

@@ -68,11 +68,9 @@ Hear = Callable[[NDArray[np.float32], float], Awaitable[bool]]
 
 
 def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> bytes:
-    """Return the bytes of the audio file.
-
-    Text must be base64 of RFC 4648, standard or URL-safe, with or without padding. White space is
-    allowed anywhere, and a `data:*;base64,` header in front. Bytes are returned unchanged. Raises
-    InvalidAudio, AudioTooLong.
+    """Return the audio file's bytes: base64 of RFC 4648, standard or URL-safe, with or without
+    padding, white space and a `data:*;base64,` header, or bytes as they are. Raises InvalidAudio,
+    AudioTooLong.
     """
     data = inputs if isinstance(inputs, bytes) else _decode_text(inputs, limits)
     if not data:
@@ -92,17 +90,15 @@ def decode_files(files: Sequence[str | Base64Text | bytes], limits: AudioLimits)
 def decode_audio(
     data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
 ) -> Audio:
-    """Decode the best audio stream that libav has a decoder for.
+    """Decode the best audio stream that libav has a decoder for. Second 0 of the samples is the
+    first moment of the file, of picture or sound; gaps are silent. Channels are averaged or, while
+    they cancel each other out, the loudest is taken, with a warning; all are kept if `separate`.
 
-    Second 0 of the samples is the first moment of the file, of picture or sound; gaps are silent.
-    Channels are averaged. While they cancel each other out, the loudest channel is taken instead,
-    with a warning. With `separate` all channels are kept; a channel is silent before it begins and
-    after it ends. libswresample, which Whisper's `load_audio` uses too, resamples to
-    `sampling_rate` (Hz) and from there to 16 kHz; equal rates are not resampled.
-
-    Raises InvalidAudio for less than 0.1 s of decodable audio, samples that are not finite or
-    exceed 1e4, more than 8 channels, rates outside 4-384 kHz, and bytes that crash the decoder or
-    take far more memory or processor time than audio does. Raises AudioTooLong beyond `limits`.
+    libswresample, which Whisper's `load_audio` uses too, resamples to `sampling_rate` (Hz) and from
+    there to 16 kHz. Raises InvalidAudio for less than 0.1 s of decodable audio, samples that are
+    not finite or exceed 1e4, more than 8 channels, rates outside 4-384 kHz, and bytes that crash
+    the decoder or take far more memory or processor time than audio does. Raises AudioTooLong
+    beyond `limits`.
     """
     return run_steps(decoding_steps(data, sampling_rate, limits, separate))
 
@@ -115,12 +111,10 @@ async def decoding_steps(
     hear: Hear | None = None,
     held: float = 0.0,
 ) -> Audio:
-    """Decode like `decode_audio`, in steps that report seconds of all channels together: decoded,
-    and expected in all, an estimate. The last step reports the whole. Reports include the seconds
-    of other files that are `held`.
-
-    After each step `hear` is awaited with the mixed samples so far, and the seconds expected in
-    all. Once it returns True, these samples are in use and no longer change, so an offset is kept.
+    """Decode like `decode_audio`, in steps that report seconds of all channels together, decoded
+    and expected, those of other files that are `held` included; the last reports the whole. After
+    each step `hear` is awaited with the mixed samples so far, and the seconds expected in all. Once
+    it returns True, these samples no longer change, so an offset is kept.
     """
     _refuse_large(len(data), limits)
     arguments = sampling_rate, limits.max_seconds, separate, STEP_SECONDS, BUDGET

@@ -30,9 +30,7 @@ _PAUSES, _VOICED, _FOLLOWS = 0.2, 1 / 4, 0.4
 def instead_of_mean(
     samples: NDArray[np.float32], mean: NDArray[Any], taken: int | None
 ) -> int | None:
-    """Return the channel of `samples` (n, channels) that replaces their `mean` (1, n), or None.
-    `taken`, the previous result, stays unless it is much softer than another channel.
-    """
+    """Return the channel of `samples` (n, channels) that replaces their `mean` (1, n), if any."""
     power = np.square(samples, dtype=np.float64).sum(axis=0)
     left = np.square(mean, dtype=np.float64).sum()
     threshold = CANCELLED if taken is None else RESTORED

@@ -18,9 +18,7 @@ _BLOCK_SAMPLES = 16_384
 
 
 def filtered(frames: Iterable[AudioFrame], *filters: tuple[str, str]) -> Iterator[AudioFrame]:
-    """Pass frames of one format through a chain of filters, each a name and its settings, and flush
-    it. Yield blocks of at most _BLOCK_SAMPLES.
-    """
+    """Pass frames of one format through a chain, flush it, and yield its blocks."""
     frames = iter(frames)
     first = next(frames, None)
     if first is None:

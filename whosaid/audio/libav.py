@@ -174,11 +174,9 @@ def check(data: bytes) -> Work:
 
 
 def without_id3(data: bytes) -> bytes:
-    """Return `data` without ID3 tags, because tags may be compressed a thousand times.
-
-    Tags at the start are cut off, and so are tags between the frames of MPEG audio, where libav
-    takes a picture for damaged sound. Elsewhere (chunks of WAV and AIFF) tags lose their magic
-    number, so that libavformat passes over them.
+    """Return `data` without ID3 tags, because tags may be compressed a thousand times. Tags at the
+    start and between the frames of MPEG audio, where libav takes a picture for damaged sound, are
+    cut off; elsewhere (chunks of WAV and AIFF) they lose their magic number.
     """
     start = 0
     while tag := _ID3.match(data, start):

@@ -134,11 +134,9 @@ class Confined:
         self._received, self._finished, self._repeated = 0, False, False
 
     async def step(self) -> Step:
-        """Run the function up to its next yield, or its end. Give way while the process computes.
-
-        Raises the function's InvalidAudio or AudioTooLong; InvalidAudio if the process crashes or
-        exceeds its processor time; Unavailable if the machine twice ends the process or cannot run
-        it; RuntimeError for any other exception in the process.
+        """Run the function up to its next yield, or its end, and give way meanwhile. Raises its
+        InvalidAudio or AudioTooLong; InvalidAudio if the process crashes or exceeds its processor
+        time; Unavailable if the machine twice ends the process or cannot run it; else RuntimeError.
         """
         while True:
             try:
@@ -273,9 +271,7 @@ class _Template:
         self._idle: list[_Fork] = []
 
     def take(self, fresh: bool) -> _Fork:
-        """Return an idle fork, or a new fork if there is none or it has to be `fresh`. Start the
-        process again if it was killed. Raises OSError if it cannot be started.
-        """
+        """Return an idle fork unless `fresh`, or a new one. Raises OSError if none starts."""
         with self._lock:
             self.start()
             return self._idle.pop() if self._idle and not fresh else self._ask()

@@ -94,9 +94,7 @@ class Timeline:
         return 0.0
 
     def steady(self, packets: Iterable[Packet[AudioStream]]) -> Iterator[Packet[AudioStream]]:
-        """Yield the packets, without the timestamps of jumps that are soon taken back or after
-        which the clock stands still. Muxers write such timestamps after a wrong timestamp.
-        """
+        """Yield the packets without timestamps of jumps that are taken back, or stop the clock."""
         ahead: deque[Packet[AudioStream]] = deque()
         pace = _Pace()
         for packet in chain(packets, repeat(None, LOOKAHEAD)):

@@ -37,9 +37,7 @@ LAYERS = {
 
 
 class Command(NamedTuple):
-    """`module:function` of the options and of the command, which takes them and returns the exit
-    status, and the layer of packages that scripts/environment should install.
-    """
+    """`module:function` of options and command, which returns a status; the layer of packages."""
 
     read: str
     run: str
@@ -105,15 +103,6 @@ def require(program: str, packages: Sequence[str], status: int) -> None:
         sys.exit(status)
 
 
-def _prepare(name: str, options: Namespace, python: str) -> None:
-    if python == GIVEN:
-        require(f"scripts/{name}", CHECKED, WRONG)
-    elif name in ("transcribe", "voices") and options.url is not None:  # without .venv, too
-        require(f"scripts/{name}", CLIENT, FAILED)
-    elif python != READY and name != "setup":
-        make_ready(COMMANDS[name].layer)
-
-
 def function(place: str) -> Any:  # noqa: ANN401
     module, name = place.split(":")
     return getattr(import_module(module), name)
@@ -125,7 +114,12 @@ def main() -> int:
     command = COMMANDS[name]
     options = function(command.read)(arguments)
     try:
-        _prepare(name, options, python)
+        if python == GIVEN:
+            require(f"scripts/{name}", CHECKED, WRONG)
+        elif name in ("transcribe", "voices") and options.url is not None:  # without .venv, too
+            require(f"scripts/{name}", CLIENT, FAILED)
+        elif python != READY and name != "setup":
+            make_ready(command.layer)
         return int(function(command.run)(options) or 0)
     except KeyboardInterrupt:
         return INTERRUPTED

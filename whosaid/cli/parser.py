@@ -219,9 +219,7 @@ def option(
     also: Sequence[str] = (),
     **how: Any,  # noqa: ANN401
 ) -> None:
-    """Add an option with the names `also` of other programs. The help names the environment
-    `variable` that is read if the option is not given. `how` goes to argparse.
-    """
+    """Add an option with names `also`; the help names the `variable` that is read without it."""
     shown = f"{help_text} [{variable}]" if variable else help_text
     group.add_argument(name, *also, help=shown, **how)
 

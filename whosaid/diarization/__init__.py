@@ -20,10 +20,8 @@ VOICES = Path(__file__).parents[2] / "models" / "diarization"
 def load_diarizer(
     name: str, revision: str | None, token: str | None, device: torch.device
 ) -> Diarizer:
-    """Load `name`, a hub id or a local folder, onto `device`.
-
-    Imports only the libraries that the model needs. Raises StartError if access is refused or the
-    libraries are too old. Other exceptions of the libraries pass through.
+    """Load `name`, a hub id or a local folder, onto `device`. Raises StartError if access is
+    refused or libraries are too old, and other exceptions of the libraries.
     """
     if model_type(name, revision, token) == NEMOTRON:
         from whosaid.diarization.nemotron import load_nemotron
@@ -48,10 +46,8 @@ def import_ahead() -> None:
 
 
 def model_type(name: str, revision: str | None, token: str | None) -> str | None:
-    """Return `model_type` of the model's `config.json`, or None if there is no such file
-    (pyannote's pipelines) or it cannot be downloaded. Loading then reports the reason.
-
-    Raises huggingface_hub's exception if access is refused, and ValueError for invalid JSON.
+    """Return `model_type` of the model's `config.json`; None without the file (pyannote's
+    pipelines) or a download. Raises huggingface_hub's refusals, and ValueError for invalid JSON.
     """
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError

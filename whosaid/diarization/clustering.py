@@ -195,9 +195,7 @@ class _Pairs:
         return voices
 
     def _separation(self, voices: Array) -> float:
-        """Return the mean difference between the similarity of local speakers to their voice and
-        to the next; -inf if a voice has no local speaker.
-        """
+        """Return local speakers' mean lead of their voice over the next; -inf if one has none."""
         chosen, similar = (each[self.usable] for each in self.assign(voices))
         if len({*chosen[chosen >= 0]}) < len(voices):
             return -np.inf
@@ -241,11 +239,9 @@ class _Pairs:
         return voices
 
     def assign(self, voices: Array) -> tuple[Array, Array]:
-        """Return each local speaker's voice (windows, speakers) and its similarity to each voice.
-
-        Local speakers of a window get different voices, with the largest sum of similarities.
-        Then each part gets the most similar voice that nobody has who speaks at the same time.
-        Silent speakers and speakers for whom no voice is left get -2.
+        """Return each local speaker's voice (windows, speakers), -2 for none, and its similarity to
+        each voice. Local speakers of a window get different voices, with the largest sum of
+        similarities; then each part gets the most similar voice that nobody has at the same time.
         """
         windows, speakers, dimension = self.embeddings.shape
         similar = cosines(self.embeddings.reshape(-1, dimension), voices)

@@ -1,22 +1,16 @@
 """Speaker embeddings with the network run once a window instead of once a speaker.
 
-pyannote passes each window to its embedding model once for each (usually three) of the speakers
-that segmentation may find in it, with another mask each time. In WeSpeaker's models (Wang et al.,
-ICASSP 2023) the mask matters only in the pooling after the residual network. The network is nearly
-all of the work and depends on the window alone. So here it runs once a window, and not at all in
-windows without speech. Its frames are then pooled under the masks of all speakers together.
+pyannote passes each window to its embedding model once for each of the speakers that segmentation
+may find in it, with another mask each time. In WeSpeaker's models (Wang et al., ICASSP 2023) the
+mask matters only in the pooling after the residual network, which is nearly all of the work. So
+here the network runs once a window, and not at all in windows without speech; its frames are then
+pooled under the masks of all speakers. Windows cannot share frames, because the mean of a window is
+subtracted from its features.
 
-Windows overlap by nine tenths, but they cannot share frames, because the mean of a window is
-subtracted from its features. Frames under a mean that two windows share moved embeddings by half a
-percent in cosine, and turns of real meetings with them.
-
-The residual network itself is made faster (`FoldedResNet`). In inference a batch normalisation
-multiplies and adds constants, so it is folded into the convolution before it. Ten seconds full of
-speech take 45 GFLOP. On a CPU frames outside every mask are not computed, nor are features further
-than `reach` from a mask. Weights are packed once in oneDNN's own layout there, and oneDNN adds the
-shortcut and applies ReLU while a convolution's results are still in registers; products run at
-nearly the rate at which a processor with AVX2 multiplies. On CUDA the network computes in float16,
-on tensor cores.
+The network is made faster too (`FoldedResNet`): a batch normalisation is folded into the
+convolution before it. On a CPU frames outside every mask are not computed, nor are features further
+than `reach` from a mask; weights are packed in oneDNN's own layout, and oneDNN adds the shortcut
+and applies ReLU within a convolution. On CUDA the network computes in float16.
 
 All results equal pyannote's up to rounding. Stretches of speakers are embedded beside them
 (`diarization.stretches`), at nearly no cost.
@@ -73,9 +67,7 @@ class FrameModel(Protocol):
 
 
 def share_frames(pipeline: Any) -> None:  # noqa: ANN401
-    """Replace `get_embeddings` of a SpeakerDiarization that is already on its device, if its
-    embedding model has a separate pooling.
-    """
+    """Replace `get_embeddings` of a pipeline on its device, if the pooling is separate."""
     if isinstance(getattr(getattr(pipeline, "_embedding", None), "model_", None), FrameModel):
         # Of other models pyannote thresholds a copy of the activity, which must keep its shape.
         powerset = pipeline._segmentation.model.specifications.powerset
@@ -205,9 +197,7 @@ class WindowEmbeddings:
 
 
 def doubled(batch: Tensor, device: torch.device) -> Tensor:
-    """Return a batch, for CUDA with as many zeros as make its size a power of two: each size has
-    plans of its own, which take milliseconds to make.
-    """
+    """Return a batch, on CUDA padded to a power of two, because each size has plans of its own."""
     spare = (1 << (len(batch) - 1).bit_length()) - len(batch)
     if device.type != "cuda" or not spare:
         return batch
@@ -215,10 +205,7 @@ def doubled(batch: Tensor, device: torch.device) -> Tensor:
 
 
 def _min_samples(embedding: Any) -> int:  # noqa: ANN401
-    """Return the shortest input of pyannote's embedding model, which it finds by a dozen trials.
-
-    A residual network pads, so its features alone decide.
-    """
+    """Return the shortest input of pyannote's embedding model, from its features alone."""
     model = embedding.model_
     if hasattr(model, "resnet"):
         embedding.model_ = model.compute_fbank

@@ -1,9 +1,8 @@
 """Imports pyannote.audio without packages that only training, evaluation and tuning need.
 
-Nine tenths of the modules that pyannote.audio imports belong to such packages. While pyannote's
-modules are executed, their `import` statements give a `Deferred` for a package in `DEFERRED`, which
-imports it at first use. `sys.modules` never holds a Deferred, so no other module can import one.
-If another module has imported a package before, pyannote gets that package.
+While pyannote's modules are executed, their `import` statements give a `Deferred` for a package in
+`DEFERRED`, which imports it at first use. `sys.modules` never holds a Deferred, so no other module
+can import one.
 
 `pyannote.audio.Model` derives from lightning's LightningModule. `InferenceModule` takes its place,
 so in this process pyannote's models and tasks cannot be trained.

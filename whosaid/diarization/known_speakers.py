@@ -2,19 +2,14 @@
 
 A clip is diarized like any recording, to find its speech and to detect a second voice. Exclusive
 turns are used, because noise is often taken for a second voice beneath the first. The pipeline's
-own model embeds the clip in one piece, with pauses and other voices masked. Speakers of a recording
-have the mean over windows instead; below about 1.5 s that mean does not exist, and above it was no
-nearer. An unusable clip is refused with its index in the request, because a name made from it would
-be silently wrong. A client that asks for `voices` gets the embeddings of the speakers, made in the
-same way, and may send them in place of clips. Nothing else keeps embeddings longer than a request.
+own model embeds the clip in one piece, with pauses and other voices masked. An unusable clip is
+refused with its index in the request, because a name made from it would be silently wrong. A client
+that asks for `voices` gets the speakers' embeddings, made in the same way, and may send them in
+place of clips. Nothing else keeps embeddings longer than a request.
 
-Speakers and names are matched one-to-one by the largest sum of similarities. A speaker may also
-stay unnamed, which counts as the threshold in the sum. So a stranger does not get the nearest name,
-and a pair below the threshold does not displace a good pair, unlike when such pairs are dropped
-after the assignment.
-
-Similarity is the cosine of embeddings, without calibration. It depends on the model, the channel
-and the length of speech: see docs/benchmarks/voices.md.
+Speakers and names are matched one-to-one by the largest sum of similarities, in which a speaker who
+stays unnamed counts as the threshold. Similarity is the cosine of embeddings, without calibration.
+It depends on the model, the channel and the length of speech: see docs/benchmarks/voices.md.
 """
 
 from __future__ import annotations
@@ -82,10 +77,8 @@ class Naming:
 
 
 class VoiceEnroller:
-    """Embeds the clips of a request, one after the other: `decode`, then `enrol`.
-
-    `diarizer` has `capabilities.voices`. `find_speech` returns spans in seconds. All clips share
-    `limits`, the request's.
+    """Embeds a request's clips one by one, within its `limits`: `decode`, then `enrol`. `diarizer`
+    has `capabilities.voices`. `find_speech` returns spans in seconds.
     """
 
     def __init__(
@@ -147,9 +140,7 @@ class VoiceEnroller:
         self._add(name, vector)
 
     def enrol_voice(self, name: str, voice: Voice) -> None:
-        """Add a voice of an earlier answer under `name`. Raises InvalidReference if another model
-        made it, or if its embedding is damaged.
-        """
+        """Add an earlier answer's voice. Raises InvalidReference if it is another model's."""
         can = self._diarizer.capabilities
         if voice.model != can.voice_model:
             reason = f"is another than this endpoint's {can.voice_model}"
@@ -234,11 +225,9 @@ def alike(known: Mapping[str, Sequence[Vector]], same_voice: float) -> list[tupl
 def name_speakers(
     diarization: Diarization | None, known: KnownVoices, threshold: float | None = None
 ) -> Naming:
-    """Name the speakers whose voices match a known voice; the others keep their label.
-
-    `threshold` is the least similarity of a match, by default the embedding model's. If the model
-    has none, no speaker is named. Speakers with less than MIN_SECONDS_ALONE of speech without
-    others, or without a usable embedding, are not compared.
+    """Name the speakers whose voices match a known voice; the others keep their label. A match
+    needs `threshold`, by default the embedding model's, if it has one, and MIN_SECONDS_ALONE of
+    speech without others, and a usable embedding.
     """
     all_names = [*known.vectors]
     if diarization is None or not any(known.vectors.values()):

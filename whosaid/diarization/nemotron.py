@@ -1,19 +1,16 @@
 """Diarizes with NVIDIA's Nemotron-3-Diarization, a streaming Sortformer (Medennikov et al.,
 "Streaming Sortformer", Interspeech 2025).
 
-The network predicts every 10 ms the probability that each of its few speakers talks. Speakers are
-numbered in the order in which they first speak. The network reads a recording in chunks, by
-transformers' defaults 27 s each, and keeps a cache of earlier chunks. transformers reads all chunks
-in one call that cannot be stopped. Here every chunk is a call of its own with the same cache: the
-results are equal (`tests/test_nemotron_diarizer.py`), a request can be cancelled between two
-chunks, and memory does not grow with the recording.
+The network predicts every 10 ms the probability that each of its few speakers talks, in the order
+in which they first speak. It reads a recording in chunks, by transformers' defaults 27 s each, and
+keeps a cache of earlier chunks. transformers reads all chunks in one call that cannot be stopped.
+Here every chunk is a call with the same cache: results are equal, a request can be cancelled
+between two chunks, and memory does not grow with the recording.
 
 Live audio is read in the shorter chunks of the checkpoint's streaming mode: 1.04 s at first, then
 0.72 s each. Every chunk encodes the whole cache again, about 42 s, which only GPUs do fast enough.
 
-The log-mel spectrogram is computed here for a chunk at a time. transformers computes it for a whole
-recording, some two gigabytes an hour, and takes its filters from librosa, which brings 200 MB of
-libraries. The tests compare the numbers.
+Log-mel frames are computed here for a chunk at a time, without transformers' librosa.
 """
 
 from __future__ import annotations
@@ -88,10 +85,8 @@ class Chunking:
 @dataclass(frozen=True, slots=True)
 class Durations:
     """Smoothing in seconds, as in pyannote's pipelines: a speaker's pauses shorter than `off` are
-    filled, then turns shorter than `on` are dropped.
-
-    The values are `min_duration_on` and `min_duration_off` of the checkpoint's config.json, which
-    transformers ignores. Without them frames are not smoothed.
+    filled, then turns shorter than `on` are dropped. The checkpoint's config.json has the values as
+    `min_duration_off` and `min_duration_on`; without them frames are not smoothed.
     """
 
     on: float = 0.0
@@ -161,10 +156,8 @@ class NemotronDiarizer:
         self, samples: torch.Tensor, cache: object, first: int, start: int, end: int, last: int
     ) -> torch.Tensor:
         """Return the probabilities of the encoder frames `start` to `end`, (frames, speakers), of
-        which the model reads `first` to `last`.
-
-        At the recording's end a frame of zeros is appended, like in transformers. It is masked, but
-        the upsampler's convolution reaches into it.
+        which the model reads `first` to `last`, and as in transformers a masked frame of zeros at
+        the recording's end, into which the upsampler's convolution reaches.
         """
         device = self._model.device
         count, stop = self._features.count(samples), last * self._stack
@@ -284,9 +277,7 @@ class TurnsSoFar:
 
 
 def _activity(probabilities: NDArray[np.float32], rate: float, first: int) -> SpeakerActivity:
-    """Return the activity of frames (n, speakers) from frame number `first` on, as if speakers were
-    independent.
-    """
+    """Return the activity of frames (n, speakers) from `first` on, speakers independent."""
     silent = 1 - probabilities
     nobody = silent.prod(axis=1)
     alone = sum(
@@ -424,11 +415,9 @@ class MelFeatures:
 def load_nemotron(
     name: str, revision: str | None, token: str | None, device: torch.device
 ) -> NemotronDiarizer:
-    """Load model `name` (hub id or local folder) onto `device`, in float16 on CUDA, else float32.
-
-    Weights come from safetensors files only. Raises StartError if transformers is too old, weights
-    are missing, or the feature extractor is unsupported. Other exceptions of transformers pass
-    through.
+    """Load `name` (hub id or local folder) onto `device` from safetensors, in float16 on CUDA, else
+    float32. Raises StartError for an old transformers, missing weights or an unsupported feature
+    extractor, and exceptions of transformers.
     """
     new_cache = nemotron_speaker_cache(name)
     source: dict[str, Any] = {"revision": revision, "token": token}

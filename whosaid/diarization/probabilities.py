@@ -62,10 +62,8 @@ def keep_probabilities(pipeline: Any) -> None:  # noqa: ANN401
 
 
 def _activity(segmentations: Any, clusters: Any, decided: Any) -> SpeakerActivity:  # noqa: ANN401
-    """Return the mean probabilities of all windows, with pyannote's labels of the speakers.
-
-    A local speaker's probability is its speaker's of the recording. Of several parts of a local
-    speaker (`diarization.stretches`) each frame is the nearest one's.
+    """Return the mean probabilities of all windows, with pyannote's labels. Of several parts of a
+    local speaker (`diarization.stretches`) each frame is the nearest one's.
     """
     soft, hard = segmentations.soft, segmentations.data
     columns = segmentations.labels or range(hard.shape[2])

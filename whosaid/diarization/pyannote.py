@@ -4,11 +4,10 @@ Three stages of a loaded `SpeakerDiarization` are replaced: embeddings (`diariza
 clustering (`diarization.clustering`), and the reconstruction of turns (`ClusteredWindows`). Other
 pipelines run unchanged. Differences between pyannote's releases are in `runtime.versions`.
 
-A pipeline's folder may hold its networks as safetensors, which cannot run code. pyannote's own
-checkpoints are pickles, which can run any code. A safetensors network's folder has
-`model.safetensors`, the network's `state_dict`, and `config.json` with `architecture`, a name in
-`ARCHITECTURES`; `hyperparameters`, its arguments; and `specifications`, the fields of pyannote's
-Specifications with its enumerations by name.
+A pipeline's folder may hold its networks as safetensors, which cannot run code, unlike pyannote's
+pickles. A network's folder then has `model.safetensors`, its `state_dict`, and `config.json` with
+`architecture`, a name in `ARCHITECTURES`; `hyperparameters`, its arguments; and `specifications`,
+the fields of pyannote's Specifications with its enumerations by name.
 """
 
 from __future__ import annotations
@@ -288,10 +287,8 @@ def fingerprint(model: object) -> str:
 
 @cache
 def import_ahead() -> Future[None]:
-    """Begin to import pyannote.audio, which takes seconds, in a thread.
-
-    optuna, which pyannote imports, keeps the tracebacks of failed imports. The frames of the thread
-    that loads hold the models, so the import has a thread of its own in any case.
+    """Begin to import pyannote.audio in a thread. optuna keeps the tracebacks of failed imports,
+    and so the frames of the importing thread, which must not hold the models.
     """
     pool = ThreadPoolExecutor(1, "import")
     importing = pool.submit(_import)
@@ -315,10 +312,7 @@ def _silence() -> Iterator[None]:
 def load_pyannote(
     name: str, revision: str | None, token: str | None, device: torch.device
 ) -> PyannoteDiarizer:
-    """Load the pyannote pipeline `name`, a hub id or a local folder, onto `device`.
-
-    Raises StartError if pyannote returns None. Other exceptions of pyannote pass through.
-    """
+    """Load a pipeline, a hub id or folder, onto `device`. Raises StartError, pyannote's errors."""
     # Warning filters belong to the whole process and must not change during a request. So
     # pyannote's own warnings (mostly about hints) and numpy's about empty means stay hidden from
     # here on.
@@ -345,10 +339,8 @@ def windows_together(device: torch.device) -> int:
 
 
 def load_stock_pipeline(name: str, revision: str | None, token: str | None) -> Any:  # noqa: ANN401
-    """Load a pipeline on the CPU, with all of pyannote's own stages; None if pyannote returns None.
-
-    In a folder whose networks are safetensors, `load_network` reads them, and pickles beside them
-    are never opened. pyannote loads all other pipelines.
+    """Load a pipeline on the CPU with pyannote's own stages, or None if pyannote returns None. In a
+    folder with safetensors, `load_network` reads these, and no pickle beside them.
     """
     folder = Path(name)
     if any(folder.glob(f"*/{WEIGHTS}")):
@@ -376,11 +368,9 @@ def segment_doubled(pipeline: Any) -> None:  # noqa: ANN401
 
 
 def load_network(folder: Path) -> torch.nn.Module:
-    """Load a network's folder as a `pyannote.audio.Model` on the CPU, in evaluation mode.
-
-    Raises ValueError if `config.json` names an unknown architecture, or for weights that are
-    quantised or not finite. Exceptions of safetensors and
-    torch pass through.
+    """Load a network's folder as a `pyannote.audio.Model` on the CPU, in evaluation mode. Raises
+    ValueError for an unknown architecture, and for weights that are quantised or not finite, and
+    exceptions of safetensors and torch.
     """
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     name = config["architecture"]
@@ -415,10 +405,8 @@ def _specifications(fields: dict[str, Any]) -> Any:  # noqa: ANN401
 
 
 def spare_memory(pipeline: Any) -> None:  # noqa: ANN401
-    """Make `reconstruct` of a SpeakerDiarization hold one window at a time, with equal results.
-
-    pyannote's own holds an array of all windows, frames and speakers, 17 MB an hour for each
-    speaker, and copies it.
+    """Make a SpeakerDiarization's `reconstruct` hold one window at a time, with equal results,
+    instead of all: 17 MB an hour for each speaker.
     """
 
     def reconstruct(segmentations: Any, hard_clusters: Array, count: Any) -> Any:  # noqa: ANN401
@@ -467,10 +455,7 @@ def _parse_output(output: object, duration: float) -> Diarization:
 
 
 def _parse_turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  # noqa: ANN401
-    """Return the turns of a `pyannote.core.Annotation`, clipped to the audio.
-
-    Turns may extend past the audio's end because pyannote pads the last window.
-    """
+    """Return the turns of an Annotation, clipped because pyannote pads the last window."""
     turns = (
         SpeakerTurn(str(label), max(0.0, float(segment.start)), min(duration, float(segment.end)))
         for segment, _, label in annotation.itertracks(yield_label=True)
@@ -480,10 +465,8 @@ def _parse_turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  
 
 @contextlib.contextmanager
 def _full_precision() -> Iterator[None]:
-    """Turn TF32 off and restore it afterwards. pyannote would turn it off for good, with a warning.
-
-    The switches are process-wide: float32 products of other threads are exact meanwhile. Speech
-    recognition computes in float16 on CUDA and is not affected.
+    """Turn TF32 off in the block, for all threads; pyannote would turn it off for good. Recognition
+    computes in float16 on CUDA and is not affected.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32

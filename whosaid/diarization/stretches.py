@@ -1,10 +1,8 @@
 """Separates people whom the segmentation takes for one local speaker of a window.
 
-People who speak one after the other often are the same local speaker in every window. Its embedding
-mixes their voices, and no clustering can separate them. So its stretches, which end at pauses or
-after MAX_SECONDS, are embedded too. If the stretches form groups of unlike voices, each group
-becomes a local speaker. This takes little time, because the embedding's residual network runs once
-a window for all masks together.
+People who speak one after the other often are the same local speaker in every window, whose
+embedding mixes their voices. So its stretches, which end at pauses or after MAX_SECONDS, are
+embedded too. If the stretches form groups of unlike voices, each becomes a local speaker.
 """
 
 from __future__ import annotations
@@ -72,10 +70,8 @@ class Stretches:
 
 
 def find_stretches(mask: Array, seconds: float) -> list[Array]:
-    """Return the stretches of a speaker in order of time, each the numbers of its frames; none if
-    there are fewer than two.
-
-    `mask` (frames,) has the frames from which the speaker is embedded, each `seconds` long.
+    """Return the stretches of a speaker in order of time, as numbers of frames; none if there are
+    fewer than two. `mask` (frames,) has the speaker's frames, each `seconds` long.
     """
     frames = np.flatnonzero(mask)
     stretches = []
@@ -86,9 +82,7 @@ def find_stretches(mask: Array, seconds: float) -> list[Array]:
 
 
 def group_stretches(stretches: Sequence[Array], embeddings: Array) -> list[SpeakerPart]:
-    """Return the voices of a speaker by the `embeddings` (stretches, dimension); none if there are
-    no stretches or an embedding is zero or not finite.
-    """
+    """Return the voices among `embeddings` (stretches, dimension); none for unusable ones."""
     norms = np.linalg.norm(embeddings, axis=1)
     if not len(stretches) or not ((norms > 0) & np.isfinite(norms)).all():
         return []

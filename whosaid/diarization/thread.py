@@ -111,9 +111,7 @@ class DiarizationClient:
             raise
 
     def hear(self, recording: QueuedAudio, samples: NDArray[np.float32]) -> None:
-        """Queue what can be done with the first `samples` (n,) of a recording of one channel,
-        unless earlier samples are still queued.
-        """
+        """Queue what the first `samples` (n,) allow, unless earlier samples are still queued."""
         if self._diarizer is None or not self._diarizer.capabilities.early or self._left.is_set():
             return
         if self._early is None:
@@ -156,11 +154,8 @@ class DiarizationClient:
         recording: QueuedAudio,
         channels: Iterable[tuple[NDArray[np.float32], Diarization | None, Sequence[Span]]],
     ) -> list[Diarization | None]:
-        """Return the diarization of each channel, given with its samples and its speech, with a
-        voice for every speaker; without any if the diarizer gives none.
-
-        Each voice is queued by itself, so shorter recordings run between two voices. Raises the
-        errors of `Diarizer.embed`.
+        """Return each channel's diarization, given with samples and speech, with a voice for every
+        speaker if the diarizer has any, each queued by itself. Raises `Diarizer.embed`'s errors.
         """
         diarizer, result = self._diarizer, []
         for samples, found, speech in channels:
@@ -177,9 +172,7 @@ class DiarizationClient:
     async def push(
         self, stream: DiarizationStream, samples: NDArray[np.float32], last: bool
     ) -> Diarization:
-        """Call `stream.push` in the thread. Streams have no length, so they go before every
-        recording, also between the batches of the running recording.
-        """
+        """Call `stream.push` in the thread, before every recording, and between its batches."""
         work = partial(stream.push, samples, last, self._check)
         found = await asyncio.wrap_future(self._submit(QueuedAudio(0.0), work))
         return Diarization((), ()) if found is None else found
@@ -200,9 +193,7 @@ class DiarizationClient:
             raise DiarizationCancelled
 
     def _pause(self, recording: QueuedAudio, channel: int | None = None) -> Pause:
-        """Return a `pause` that lets shorter recordings go first, unless the client has left, and
-        notes the share of a channel's diarization.
-        """
+        """Return a `pause` that lets shorter recordings go first and notes a channel's share."""
         let_pass = self._thread.between_batches(recording)
 
         def pause(share: float | None = None) -> None:
@@ -215,10 +206,8 @@ class DiarizationClient:
 
 
 class SessionSpeakers:
-    """Finds the speakers of one live session; for the event loop.
-
-    `threshold` is passed to `name_speakers`. `stream` is None if the diarizer has no streams.
-    `warnings` name the settings that the diarizer ignores.
+    """Finds the speakers of one live session; for the event loop. `threshold` is for
+    `name_speakers`. `stream` may be None. `warnings` name the settings that the diarizer ignores.
     """
 
     def __init__(
@@ -299,8 +288,6 @@ def _stream_of(device: torch.device) -> torch.cuda.Stream:
 
 
 def warm_up(diarizer: Diarizer) -> None:
-    """Diarize noise once, so that no request waits for first-use setup. Raises the errors of
-    `Diarizer.diarize` if the models do not run at all.
-    """
+    """Diarize noise once, for first-use setup. Raises the errors of `Diarizer.diarize`."""
     noise = np.random.default_rng(0).normal(0, 0.1, WARM_UP_SECONDS * SAMPLE_RATE)
     diarizer.diarize(noise.astype(np.float32), SpeakerHints())

@@ -22,10 +22,8 @@ from whosaid.diarization.known_speakers import clip_of
 
 
 class VoicedDiarizer:
-    """A `Diarizer` with the turns of `diarizer` and the embeddings of `voices`.
-
-    A recording in which `diarizer` finds the most speakers that it can distinguish may have more:
-    `voices` diarizes it.
+    """A `Diarizer` with the turns of `diarizer` and the embeddings of `voices`, which diarizes
+    itself if `diarizer` finds the most speakers that it can distinguish: there may be more.
     """
 
     def __init__(self, diarizer: Diarizer, voices: Diarizer) -> None:

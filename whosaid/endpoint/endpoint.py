@@ -102,10 +102,8 @@ class Endpoint(ABC):
         self.workers.shutdown()
 
     def parse(self, data: object, as_text: bool = False) -> TranscriptionRequest:
-        """Check a request's body: a dict of `inputs` and `parameters`.
-
-        `as_text` reads parameters as text from a query string or form. Raises InvalidRequest,
-        InvalidParameter or Unsupported.
+        """Check a body, a dict of `inputs` and `parameters`, which `as_text` are text of a query
+        string or form. Raises InvalidRequest, InvalidParameter or Unsupported.
         """
         return self.request_of(*read_body(data, as_text))
 
@@ -147,10 +145,8 @@ class Endpoint(ABC):
     async def session_speakers(
         self, clips: Sequence[ReferenceClip], threshold: float | None
     ) -> SessionSpeakers:
-        """Return the diarization of a live session, which names the speakers of `clips`.
-
-        `threshold` is a request's `known_speaker_threshold`. Raises Unsupported without a diarizer,
-        InvalidReference for an unusable clip, and the errors of `Diarizer.diarize`.
+        """Return a live session's diarization, which names the speakers of `clips` by `threshold`.
+        Raises Unsupported, InvalidReference, and the errors of `Diarizer.diarize`.
         """
         if self.diarizer is None:
             raise Unsupported("no diarization model is loaded", "speakers")

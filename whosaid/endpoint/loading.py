@@ -51,10 +51,7 @@ def exit_on_failure(settings: ModelSettings, serves: bool) -> Iterator[None]:
 
 @contextmanager
 def request_errors(endpoint: Endpoint) -> Iterator[None]:
-    """Raise every error of a request as ClientError or ServerError.
-
-    Ends the process if the engine has stopped, because no request can be answered any more.
-    """
+    """Raise errors as ClientError or ServerError; end the process if the engine has stopped."""
     try:
         with endpoint_errors():
             yield
@@ -65,9 +62,7 @@ def request_errors(endpoint: Endpoint) -> Iterator[None]:
 
 
 def adapted(models: WhisperModels, settings: ModelSettings) -> WhisperModels:
-    """Return the models with the conditioning that CONDITIONING_MODEL names, else with the file
-    beside the main model, if there is one.
-    """
+    """Return the models conditioned by CONDITIONING_MODEL, or by the file beside them, if any."""
     named = settings.conditioning_model
     with loading("CONDITIONING_MODEL", (named or settings.asr_model).name):
         return with_conditioning(models, checkpoint(named, settings) if named else None)

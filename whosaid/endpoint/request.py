@@ -59,10 +59,8 @@ class Upload:
 
 
 class TranscriptionRequest(NamedTuple):
-    """One checked request.
-
-    `speakers` is None if the request is not diarized. `warnings` name everything that is ignored.
-    `journal` returns the decoded windows of each channel, None if channels are mixed.
+    """One checked request. `speakers` is None if it is not diarized, `warnings` name what is
+    ignored, and `journal` returns the decoded windows of each channel, None if channels are mixed.
     """
 
     upload: Upload
@@ -81,10 +79,8 @@ class TranscriptionRequest(NamedTuple):
 def read_body(
     data: object, as_text: bool = False
 ) -> tuple[Sequence[Inputs], InferenceConfig, tuple[str, ...]]:
-    """Return a body's audio as sent, its checked parameters, and warnings about ignored names.
-
-    `as_text` reads parameters as text from a query string or form. Raises InvalidRequest for a
-    wrong shape and InvalidParameter for a wrong parameter.
+    """Return a body's audio as sent, its checked parameters, which `as_text` are text, and warnings
+    about ignored names. Raises InvalidRequest and InvalidParameter.
     """
     if not isinstance(data, dict):
         raise InvalidRequest("the body should be a JSON object")
@@ -128,20 +124,14 @@ def ignored_names(kind: str, names: Sequence[object]) -> str:
 
 
 def wanted_speakers(config: InferenceConfig, can: Capabilities | None) -> SpeakerHints | None:
-    """Return the hints for the diarizer; None if the request is not diarized.
-
-    `can` is None if no diarizer is loaded.
-    """
+    """Return the hints for the diarizer, if any is wanted. `can` is None if none is loaded."""
     if can is None or not config.tells_voices_apart:
         return None
     return _hints(config) if can.hints else SpeakerHints()
 
 
 def unused_wishes(config: InferenceConfig, can: Capabilities | None) -> tuple[str, ...]:
-    """Return warnings about ignored parameters for speakers, channels and files.
-
-    `can` is None if no diarizer is loaded.
-    """
+    """Return warnings about ignored parameters. `can` is None if no diarizer is loaded."""
     if can is None:
         no_turns = no_hints = no_voices = no_embeddings = "no diarization model is loaded"
     elif not config.diarize:
@@ -179,11 +169,8 @@ def unused_wishes(config: InferenceConfig, can: Capabilities | None) -> tuple[st
 
 
 def wanted_transcription(config: InferenceConfig, by_speaker: bool) -> TranscriptionOptions:
-    """Return the options of speech recognition for a request.
-
-    Whisper writes timestamps if the answer shows them, or if speakers or a given text need
-    segments. Subtitles, tables and plain text have one line for each segment; without timestamps a
-    whole window would be one line.
+    """Return the options of speech recognition. Whisper writes timestamps if the answer shows them,
+    or if speakers, a given text or a format with a line for each segment need them.
     """
     shown = config.return_timestamps is not False or not TIMED.isdisjoint(config.output)
     return TranscriptionOptions(

@@ -104,10 +104,8 @@ class RequestSteps:
         self._turns = await finding
 
     async def decode_overlaps(self) -> None:
-        """Decode windows in which speakers talk at once again, once for each speaker, if the
-        request wants it.
-
-        A client's text is one sequence of words, so its windows stay as they are.
+        """Decode windows in which speakers talk at once again, for each speaker, if the request
+        wants it, but not those of a client's text, which is one sequence of words.
         """
         options = self._request.options
         if self._request.config.overlap == "off" or options.text:
@@ -135,10 +133,8 @@ class RequestSteps:
         return await self._workers.prepare(self._recording, finish)
 
     async def _decode(self, begun: asyncio.Future[float]) -> Audio:
-        """Decode the audio, without crosstalk if its channels are transcribed separately.
-
-        Start the transcription of a long recording meanwhile, and give `begun` the seconds that are
-        expected. Raises InvalidAudio, AudioTooLong, InvalidParameter.
+        """Decode the audio, without crosstalk in separate channels. Start a long recording's
+        transcription meanwhile, and give `begun` the expected seconds. Raises ClientError.
         """
         try:
             audio = await self._decode_whole(begun)
@@ -179,10 +175,9 @@ class RequestSteps:
     async def _hear(
         self, begun: asyncio.Future[float], samples: NDArray[np.float32], seconds: float
     ) -> bool:
-        """Go on with the transcription while the audio is decoded. Return whether it has begun: it
-        may if the recording is long, and if its first samples have no offset.
-
-        On a CPU decoding pauses until the first text, because it takes processors from recognition.
+        """Go on with the transcription while the audio is decoded. Return whether it has begun, as
+        it may if the recording is long, and its first samples have no offset. On a CPU decoding
+        pauses until the first text.
         """
         first = self._early is None
         if self._early is None:
@@ -229,10 +224,7 @@ class RequestSteps:
 
 
 def _undrafted(config: InferenceConfig, heard: Sequence[Transcript]) -> tuple[str, ...]:
-    """Return a warning if requested drafts were never made because of measured costs.
-
-    Transcripts have warnings with every other reason.
-    """
+    """Return a warning if requested drafts were never made because of measured costs."""
     told = any(text.startswith("assisted: ") for each in heard for text in each.warnings)
     decoded = any(each.stats.steps for each in heard)
     if not config.assisted or told or not decoded or any(each.stats.drafted for each in heard):
@@ -243,10 +235,8 @@ def _undrafted(config: InferenceConfig, heard: Sequence[Transcript]) -> tuple[st
 async def _recognise(
     recogniser: Recogniser, transcriptions: Mapping[int | None, Transcription]
 ) -> AsyncGenerator[Transcribed | list[Transcript]]:
-    """Yield the joint progress of all transcriptions, and finally their transcripts in order.
-
-    The keys are channels, None if channels are mixed. Raises EndpointError. Closing the iterator
-    frees the rows.
+    """Yield the joint progress of all transcriptions by channel (None: mixed), and finally their
+    transcripts in order. Raises EndpointError. Closing the iterator frees the rows.
     """
     loop = asyncio.get_running_loop()
     reports: asyncio.Queue[tuple[int | None, Transcribed | None]] = asyncio.Queue()

@@ -107,10 +107,8 @@ class Workers:
             return await asyncio.wrap_future(self.preparation.submit(recording, steps, decodes))
 
     async def enrol(self, speakers: DiarizationClient, config: InferenceConfig) -> KnownVoices:
-        """Embed the voices of a request's reference clips.
-
-        Returns the names without voices if the request is not diarized. Each clip queues as a
-        recording of its own, so other requests run between two clips.
+        """Embed the voices of a request's reference clips, each queued as a recording of its own.
+        Returns the names without voices if the request is not diarized.
         """
         clips, find_speech = config.known_speakers, self.models.recogniser.transcriber.find_speech
         enrolment = speakers.enrolment(find_speech, self.limits, config.sampling_rate)

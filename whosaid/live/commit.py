@@ -145,9 +145,7 @@ def _agreed(before: Sequence[HypothesisWord], now: Sequence[HypothesisWord]) -> 
 def _is_settled(
     words: Sequence[HypothesisWord], index: int, agreed: int, seconds: float, margin: float
 ) -> bool:
-    """Return whether later audio cannot change a word, if the first `agreed` words equal those of
-    the last hypothesis.
-    """
+    """Return whether later audio cannot change a word, of which the first `agreed` are equal."""
     follows = index + 1
     is_number = _is_number(words[index].text)
     while is_number and follows < len(words) and _is_number(words[follows].text):

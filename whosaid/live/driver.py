@@ -110,10 +110,8 @@ class LiveDriver:
         await self._feed(lambda: self._input.push(data))
 
     async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
-        """Use other settings from now on.
-
-        Raises InvalidParameter (for example for a change of speakers after the first audio),
-        InvalidReference, Unsupported, and the errors of diarization.
+        """Use other settings from now on. Raises InvalidParameter, for speakers after the first
+        audio too, InvalidReference, Unsupported, and the errors of diarization.
         """
         known = self._recogniser.transcriber.validate(self.session.options_for(settings))
         await self._change_speakers(settings)
@@ -155,9 +153,7 @@ class LiveDriver:
             await self._speakers.close()
 
     async def _change_speakers(self, settings: LiveSettings) -> None:
-        """Start or stop diarization. Raises InvalidParameter after the first audio, because
-        speakers are found from the first sample on.
-        """
+        """Start or stop diarization. Raises InvalidParameter after the first audio."""
         about = _about_speakers(settings)
         if about == self._about_speakers:
             return

@@ -80,10 +80,8 @@ class Cleared(LiveEvent):
 
 @dataclass(frozen=True, slots=True)
 class Delta(LiveEvent):
-    """Text that follows the item's earlier deltas and is never taken back.
-
-    `tokens` are the ids of the text, `log_probs` the natural logarithms of their probabilities, and
-    `words` the same text with times.
+    """Text that follows the item's earlier deltas and is never taken back, as ids of `tokens`, with
+    the natural logarithms of their probabilities, and as `words` with times.
     """
 
     kind: ClassVar[str] = f"{TRANSCRIPTION}.delta"

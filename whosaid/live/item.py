@@ -77,10 +77,9 @@ class Item:
         self.final = self.result = None
 
     def fit_window(self, stop: int, longest: int) -> list[LiveEvent]:
-        """Shorten the window up to `stop` if it has more than `longest` samples. Return new events.
-
-        The window then begins in the widest pause after a final word of its second half. If that
-        half has no final word, all unstable words become final first.
+        """Shorten the window up to `stop` if it has more than `longest` samples; return new events.
+        It then begins in the widest pause after a final word of its second half, in which all
+        unstable words become final first if none was.
         """
         if stop - self.window <= longest:
             return []
@@ -163,12 +162,10 @@ def moved(transcript: Transcript, seconds: float) -> Transcript:
 
 
 def words_after(sent: Sequence[Word], whole: Sequence[Word]) -> list[Word]:
-    """Return the words of the `whole` text that follow the `sent` words.
-
-    Sent and whole text were decoded from different parts of the audio, so they may differ. The last
-    sent words are aligned with the part of the whole text that needs the fewest word edits (Sellers
-    1980, "The theory and computation of evolutionary distances"). Of several parts, the closest in
-    time counts.
+    """Return the words of the `whole` text that follow the `sent` words, which were decoded from
+    other parts of the audio. The last sent words are aligned with the part of the whole text that
+    needs the fewest word edits (Sellers 1980, "The theory and computation of evolutionary
+    distances"), of several with the closest in time.
     """
     if not sent:
         return list(whole)
@@ -188,9 +185,7 @@ def words_after(sent: Sequence[Word], whole: Sequence[Word]) -> list[Word]:
 
 
 def _distances(pattern: Sequence[str], text: Sequence[str]) -> list[int]:
-    """Return for each prefix of `text`, including the empty prefix, the fewest edits that turn
-    `pattern` into a suffix of that prefix.
-    """
+    """Return the fewest edits of `pattern` to a suffix of each prefix of `text`, even ""."""
     row = [0] * (len(text) + 1)
     for count, wanted in enumerate(pattern, 1):
         above, row = row, [count]

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PassAudio:
-    """Samples (n,) to decode, which are `begin` to `stop` of the session.
-
-    A final pass decodes a whole item like a file, with the items just `before` it in the same
-    window. A partial pass decodes an item up to the current sample.
+    """Samples (n,) to decode, `begin` to `stop` of the session: a whole item like a file, with the
+    items just `before` it in the same window, or an item up to the current sample.
     """
 
     begin: int

@@ -102,9 +102,7 @@ class EndedItems:
         self._context.append(item)
 
     def clear(self, until: int) -> None:
-        """Drop the audio before sample `until`. Later items have no earlier items as context,
-        because the audio between them is missing.
-        """
+        """Drop the audio before sample `until`, and with it the context of later items."""
         self.until = until
         self._context.clear()
 
@@ -271,9 +269,7 @@ class LiveSession:
             self._complete_in_order()
 
     def failed(self, wanted: WantedPass, error: EndpointError | None) -> None:
-        """Take the failure of a pass; `error` is None if it was cancelled. An ended item fails with
-        its final pass. Any other item is decoded again.
-        """
+        """Take a pass's failure, None if cancelled; an ended item fails with its final pass."""
         item = wanted.item
         if wanted is item.final and item.end is None:
             item.forget_final()

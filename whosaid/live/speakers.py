@@ -50,9 +50,7 @@ OpenSpeakers = Callable[[Sequence[ReferenceClip], float | None], Awaitable["Sess
 
 class LiveSpeakers:
     """Passes a session's audio to a `finder`, and its speakers to the client; for the event loop.
-
-    Samples that the finder has not received are kept as 16-bit integers. Without a streaming
-    diarizer these are the whole session. `tell` is called when there may be new events.
+    Samples that the finder has not received are kept in 16 bits. `tell` is called for new events.
     """
 
     def __init__(

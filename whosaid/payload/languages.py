@@ -185,10 +185,7 @@ def script_warning(text: object) -> str | None:
 
 
 def parse_language(value: object) -> object:
-    """Return Whisper's code for a text, None for a request for detection, other types unchanged.
-
-    Raises PydanticCustomError, which suggests a language with a similar name.
-    """
+    """Return Whisper's code for a text, None for detection. Raises PydanticCustomError."""
     if not isinstance(value, str):
         return value
     if names_none(value):

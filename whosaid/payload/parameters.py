@@ -200,10 +200,11 @@ def _split_phrases(value: object) -> object:
     return parsed if isinstance(parsed, list) else [part for part in parts if part]
 
 
-def _check_phrases(phrases: list[str | HotWord]) -> list[str | HotWord]:
-    if len({getattr(each, "text", each) for each in phrases}) < len(phrases):
+def check_distinct(values: list[Any]) -> list[Any]:
+    """Return texts or hot words; raise PydanticCustomError if two have the same text."""
+    if len({getattr(each, "text", each) for each in values}) < len(values):
         raise PydanticCustomError("distinct", "should have no duplicates")
-    return phrases
+    return values
 
 
 TEXT_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_PHRASE_CHARACTERS}
@@ -213,7 +214,7 @@ Phrase = Annotated[
     PlainSerializer(lambda each: each if isinstance(each, str) else each.model_dump(mode="json")),
     WithJsonSchema({"anyOf": [TEXT_SCHEMA, HotWord.model_json_schema()]}),
 ]
-Phrases = Annotated[list[Phrase], BeforeValidator(_split_phrases), AfterValidator(_check_phrases)]
+Phrases = Annotated[list[Phrase], BeforeValidator(_split_phrases), AfterValidator(check_distinct)]
 CLIPS_SCHEMA: dict[str, Any] = {
     "type": "array",
     "maxItems": MAX_CLIPS,

@@ -63,10 +63,8 @@ CPU_FLAGS = {
 
 
 def choose_device(wanted: str) -> torch.device:
-    """Return the device for `wanted` ("auto", "cuda" or "cpu").
-
-    A Mac computes on its CPU, because its GPU has no float64, in which scores are summed. Raises
-    StartError if torch cannot use CUDA for "cuda", or for "auto" if an NVIDIA device is present.
+    """Return the device for "auto", "cuda" or "cpu", a Mac's CPU because its GPU has no float64.
+    Raises StartError if torch cannot use CUDA, for "auto" if there is an NVIDIA device.
     """
     if wanted == "cpu":
         return torch.device("cpu")
@@ -85,11 +83,9 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """Return the dtype for `wanted`, a name that config.py accepts, on `device`.
-
-    "auto" is float16 on CUDA. On a CPU "auto" is bfloat16 if the processor multiplies bfloat16 in
-    hardware, else float32. The processor's flags decide, because a measurement could differ from
-    start to start. Raises StartError if the device cannot compute in the wanted precision.
+    """Return the dtype for `wanted`, a name that config.py accepts. "auto" is float16 on CUDA, and
+    on a CPU bfloat16 if its flags say that it multiplies this in hardware, else float32. Raises
+    StartError if the device lacks the precision.
     """
     if device.type == "cuda":
         if wanted == "int8":
@@ -144,10 +140,8 @@ def warn_if_memory_is_short(device: torch.device) -> None:
 
 
 def set_threads(count: int) -> None:
-    """Set the number of OpenMP threads for the calling thread and for threads yet to start.
-
-    When a thread first uses torch, it takes over the number that any thread set last; from then on
-    the thread keeps its own. Therefore the first call makes the calling thread use torch.
+    """Set the number of OpenMP threads for this thread and for threads yet to start. A thread takes
+    over the last number when it first uses torch, so this thread does so here.
     """
     torch.get_num_threads()
     torch.set_num_threads(count)
@@ -157,14 +151,9 @@ def compute_beside(work: Callable[[], T], threads: int, device: torch.device) ->
     """Return `work()`, computed beside the engine with `threads` OpenMP threads.
 
     On a CPU a new thread computes and then ends. OpenMP keeps a team of threads for every living
-    thread that has computed with torch. If all teams together have more threads than there are
-    processors, even sleeping ones, no thread spins for the next product any more, and every product
-    costs a wake-up: an 8 s recording took 0.20 s on two processors instead of 0.11 s (demo models).
-    So only the engine's thread keeps a team.
-
-    On CUDA the calling thread computes, and should live on: cuDNN keeps plans for each thread that
-    has used it, some megabytes of host memory, and leaks them when the thread ends
-    (pytorch#169153).
+    thread that has computed; with more of them than processors, every product waits for a wake-up:
+    an 8 s recording took 0.20 s instead of 0.11 s. On CUDA the calling thread computes and should
+    live on: cuDNN leaks the plans of threads that end (pytorch#169153).
     """
     if device.type != "cpu":
         set_threads(threads)

@@ -20,11 +20,8 @@ def turn_graphs_off() -> bool:
 
 
 def nvidia_device_present(devices: Path = Path("/dev")) -> bool:
-    """Return whether this machine has an NVIDIA GPU, usable by torch or not.
-
-    A GPU appears as `/dev/nvidia0`, in a container possibly with another number.
-    NVIDIA_VISIBLE_DEVICES counts if it names devices, but not if it is `all`, because CUDA's
-    container images set that on machines without a GPU too.
+    """Return whether this machine has an NVIDIA GPU, usable or not: a `/dev/nvidia` with a number,
+    or one that NVIDIA_VISIBLE_DEVICES names, but not by `all`, which CUDA's images always set.
     """
     if any(re.fullmatch(r"nvidia\d+", path.name) for path in devices.glob("nvidia*")):
         return True

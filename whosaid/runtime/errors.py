@@ -42,10 +42,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Return whether this process can no longer use its device.
-
-    CUDA errors such as an illegal memory access are sticky: every later call in the process fails
-    with the same error, and only a new process can use the device.
+    """Return whether only a new process can use the device again: CUDA errors such as an illegal
+    memory access are sticky.
     """
     if is_out_of_memory(error):
         return False
@@ -66,10 +64,8 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def endpoint_errors() -> Iterator[None]:
-    """Pass EndpointErrors on, and turn other exceptions into OutOfMemory or ModelError.
-
-    The origin of a ModelError is logged. If the device is lost, the process ends, because the
-    platform then starts a new one.
+    """Pass EndpointErrors on; turn other exceptions into OutOfMemory or, logged, ModelError. If the
+    device is lost, the process ends, so that the platform starts a new one.
     """
     try:
         yield
@@ -105,11 +101,9 @@ def process_ends() -> bool:
 
 @contextmanager
 def loading(variable: str, name: str) -> Iterator[None]:
-    """Guard the block that loads model `name`, a Hub ID or folder that `variable` named.
-
-    A local folder is first compared with its SHA256SUMS, because pyannote unpickles weights and a
-    pickle can run code. If the folder differs or the block raises, raises a one-line StartError
-    that begins with `variable`.
+    """Guard the load of model `name`, a Hub ID or folder that `variable` named, and raise a
+    one-line StartError that begins with `variable`. A folder is first compared with its SHA256SUMS,
+    because pyannote unpickles weights, which can run code.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -125,10 +119,7 @@ def loading(variable: str, name: str) -> Iterator[None]:
 
 
 def verify_checksums(folder: Path) -> None:
-    """Compare the files that `folder`/SHA256SUMS lists with their digests, if that file exists.
-
-    Raises StartError naming the first file that is missing or differs.
-    """
+    """Check the digests in `folder`/SHA256SUMS, if any. Raises StartError for the first fault."""
     checksums = folder / CHECKSUMS
     if not checksums.is_file():
         return

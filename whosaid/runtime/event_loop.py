@@ -31,10 +31,8 @@ class EventLoopThread:
 
 
 def _run(loop: asyncio.AbstractEventLoop, unused: asyncio.Event) -> None:
-    """Run `loop` until `unused` is set, then cancel its tasks and close it.
-
-    asyncio.Runner would also wait for the loop's idle threads with another thread, which cannot
-    start while the interpreter exits.
+    """Run `loop` until `unused` is set, then close it. asyncio.Runner would wait for idle threads
+    with another thread, which cannot start while the interpreter exits.
     """
     try:
         loop.run_until_complete(_until(unused))

@@ -45,11 +45,8 @@ def host_memory() -> HostMemory:
 
 
 def keep_freed() -> None:
-    """Let glibc keep a window's freed memory for the next window.
-
-    By default glibc returns the end of a heap as soon as a few large blocks are free there, and the
-    kernel clears page after page for the next window: up to 24,000 pages for a recording of 11 s
-    with Whisper base. With this setting it clears none.
+    """Let glibc keep a window's freed memory for the next window. By default the kernel clears its
+    pages each time: up to 24,000 for a recording of 11 s with Whisper base.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -58,11 +55,8 @@ def keep_freed() -> None:
 
 
 def return_freed() -> None:
-    """Let glibc return freed memory to the kernel; takes some milliseconds.
-
-    A block of more than 32 MiB is a mapping, which ends when it is freed. A heap of smaller blocks
-    shrinks only from its end. Without this call 450 MB stayed after states of many sizes, and 50 to
-    80 MB after one batch of Whisper base.
+    """Let glibc return freed memory to the kernel, which takes milliseconds: a heap of blocks up to
+    32 MiB shrinks only from its end. Else 450 MB stayed after states of many sizes.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -70,10 +64,8 @@ def return_freed() -> None:
 
 
 def use_large_pages(address: int, size: int, written: bool) -> None:
-    """Ask Linux for pages of 2 MiB under memory that every step reads.
-
-    A processor spends time on the addresses of 4 KiB pages, more in a virtual machine. By default
-    Linux has large pages only for memory with this advice; where it has none, nothing changes.
+    """Ask Linux for pages of 2 MiB under memory that every step reads: looking up the addresses of
+    4 KiB pages takes time, more in a virtual machine.
     """
     start, stop = (
         -(-address // LARGE_PAGE) * LARGE_PAGE,
@@ -85,10 +77,8 @@ def use_large_pages(address: int, size: int, written: bool) -> None:
 
 
 def _cgroup_limits() -> Iterator[HostMemory]:
-    """Yield the memory under each limit of the process's cgroup and of the cgroups above it.
-
-    A container may see its path on the host. Of that path only the uppermost folder, the
-    container's own, exists.
+    """Yield the memory under each limit of the process's cgroup and those above it. If a container
+    sees its path on the host, only the uppermost folder of that exists.
     """
     for line in _lines(OWN_CGROUPS):
         controllers, _, path = line.partition(":")[2].partition(":")

@@ -52,10 +52,7 @@ def without_tokens(text: str) -> str:
 
 
 def hide_tokens() -> None:
-    """Apply `without_tokens` to other packages' records, and drop the lines of each request.
-
-    The record factory also makes the records of loggers with handlers of their own.
-    """
+    """Apply `without_tokens` to other packages' records, and drop the lines of each request."""
     for name in CLIENTS:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.setLogRecordFactory(_make_record)

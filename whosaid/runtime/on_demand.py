@@ -25,10 +25,8 @@ M = TypeVar("M")
 
 
 class OnDemand(Generic[M]):
-    """`models`, which are unloaded by `unload` after `seconds` without use, and loaded again by
-    `load`. `end` follows the last unload.
-
-    Safe to use from any thread. Without `seconds` the models stay.
+    """`models`, which are unloaded by `unload` after `seconds` without use, if given, and loaded
+    again by `load`. `end` follows the last unload. Safe to use from any thread.
     """
 
     def __init__(

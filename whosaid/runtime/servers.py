@@ -1,11 +1,10 @@
 """Prepares servers for the start: logs without request bodies, one line for a failed start, and a
 restart without CUDA graphs if a start with graphs lost the device.
 
-The log filters know what hf-serve 0.2.0, huggingface-inference-toolkit 0.5.6 and uvicorn write. If
-a release changes a text, its record passes unfiltered; tests against the real servers notice that.
+The log filters know what hf-serve 0.2.0, huggingface-inference-toolkit 0.5.6 and uvicorn write;
+tests against the real servers notice changed texts.
 
-After a CUDA error such as an illegal memory access, only a new process can use the device. The
-server that started this process would start it again with the same graphs, over and over. So the
+After a CUDA error such as an illegal memory access, only a new process can use the device. So the
 process replaces itself once: same process ID, same command line, CUDA_GRAPHS=0 in the environment.
 Python's files and sockets and those of the device are closed on exec.
 """
@@ -66,10 +65,7 @@ def restart_without_graphs(reason: str) -> None:
 
 
 def began_by_command_line(processes: Path = Path("/proc")) -> bool:
-    """Return whether running the command line again would start this process.
-
-    A worker that another process forked or spawned cannot be started that way.
-    """
+    """Return whether the command line starts this process again, as it starts no forked worker."""
     if multiprocessing.parent_process() is not None:
         return False
     own, parent = (_command_line(processes / each) for each in ("self", str(os.getppid())))

@@ -61,19 +61,14 @@ def dtype_argument(dtype: torch.dtype) -> dict[str, Any]:
 
 
 def tokenizer_arguments() -> dict[str, Any]:
-    """Return extra arguments of `AutoTokenizer.from_pretrained`.
-
-    transformers 5 saves the special tokens in `tokenizer_config.json` as a list. Earlier releases
-    give the list's name another meaning and fail. The tokens are in `tokenizer.json` too.
+    """Return extra arguments of `AutoTokenizer.from_pretrained`: earlier releases fail on the list
+    of special tokens that transformers 5 saves; they are in `tokenizer.json` too.
     """
     return {} if _release("transformers") >= (5, 0) else {"extra_special_tokens": {}}
 
 
 def nemotron_speaker_cache(name: str) -> Any:  # noqa: ANN401
-    """Return Nemotron-3-Diarization's speaker cache class.
-
-    Raises StartError, naming the model `name`, before transformers 5.18.
-    """
+    """Return Nemotron's speaker cache class. Raises StartError before transformers 5.18."""
     if _release("transformers") < (5, 18):
         raise StartError(
             f"{name} needs transformers 5.18 or newer, and here is {version('transformers')}: "
@@ -85,10 +80,7 @@ def nemotron_speaker_cache(name: str) -> Any:  # noqa: ANN401
 
 
 def refused_repository(error: BaseException) -> str | None:
-    """Return the repository that an exception of huggingface_hub is about, None if there is none.
-
-    Before huggingface_hub 1.0 only the URL of the response names it.
-    """
+    """Return the repository that a huggingface_hub exception is about, before 1.0 by its URL."""
     named: str | None = getattr(error, "repo_id", None)
     found = FILE_URL.match(str(getattr(getattr(error, "response", None), "url", "")))
     return named or (found["repository"] if found else None)
@@ -96,11 +88,8 @@ def refused_repository(error: BaseException) -> str | None:
 
 def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -> Any:  # noqa: ANN401
     """Return `Pipeline.from_pretrained` of pyannote.audio 4, or its equivalent for 3; may be None.
-
-    A folder may hold a `config.pyannote-3.yaml` beside `config.yaml`, because 3 also clusters
-    embeddings of a few frames and may need another threshold. pyannote.audio 3 prints the Hub's
-    refusals and continues with None. This function downloads its files itself, so refusals are
-    raised.
+    3 also clusters embeddings of a few frames, so a folder may hold a `config.pyannote-3.yaml`. 3
+    only prints the Hub's refusals; files are downloaded here, so that refusals are raised.
     """
     import pyannote.audio
 
@@ -119,10 +108,7 @@ def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -
 
 
 def build_pyannote_pipeline(folder: Path, load_network: Callable[[Path], Any]) -> Any:  # noqa: ANN401
-    """Return the SpeakerDiarization of a local folder, with networks made by `load_network`.
-
-    Raises StartError if the folder's pipeline is of another class or for another release.
-    """
+    """Return a folder's SpeakerDiarization, its networks by `load_network`. Raises StartError."""
     import yaml
     from pyannote.audio.pipelines import SpeakerDiarization
 
@@ -152,10 +138,7 @@ def _config_in_folder(folder: Path) -> Path | None:
 
 
 def _config_for_pyannote_3(name: str, file: Path, token: str | None) -> str:
-    """Return a configuration with the file of each part instead of `$model/part`, a notation of 4.
-
-    Raises StartError if the pipeline needs pyannote.audio 4.
-    """
+    """Return a configuration with files for 4's `$model/part`. Raises StartError if it needs 4."""
     import yaml
 
     config = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -172,10 +155,8 @@ def _config_for_pyannote_3(name: str, file: Path, token: str | None) -> str:
 
 
 def _leave_out_what_4_brought(name: str, params: dict[str, Any]) -> None:
-    """Remove the parameters that pyannote.audio 3 lacks, a PLDA among them.
-
-    Raises StartError if the pipeline clusters by PLDA, or if its parts are in a Hub repository,
-    where pyannote.audio 3 cannot find them.
+    """Remove the parameters that pyannote.audio 3 lacks. Raises StartError if the pipeline clusters
+    by PLDA, or has parts in a Hub repository, which 3 cannot find.
     """
     in_folder = any("$model/" in str(value) for value in params.values())
     if params.get("clustering") == "VBxClustering" or (in_folder and not Path(name).is_dir()):
@@ -188,10 +169,8 @@ def _leave_out_what_4_brought(name: str, params: dict[str, Any]) -> None:
 
 
 def crop_window(audio: Any, file: Any, window: Any) -> torch.Tensor:  # noqa: ANN401
-    """Return `window` of a file, (1, samples), cropped by a `pyannote.audio.Audio`.
-
-    pyannote.audio 3 gets the duration too: without it, a window that begins between two samples may
-    be one sample longer than others.
+    """Return `window` of a file, (1, samples), cropped by a `pyannote.audio.Audio`. Without the
+    duration pyannote.audio 3 may crop a sample too many.
     """
     exact = {} if _release("pyannote.audio") >= (4, 0) else {"duration": window.duration}
     samples: torch.Tensor = audio.crop(file, window, mode="pad", **exact)[0]
@@ -199,11 +178,9 @@ def crop_window(audio: Any, file: Any, window: Any) -> torch.Tensor:  # noqa: AN
 
 
 def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
-    """Make a SpeakerDiarization of pyannote.audio 3 return the output of 4.
-
-    That includes `exclusive_speaker_diarization`, in which one speaker talks at a time. As in
-    pyannote.audio 4, the same windows are aggregated with at most one speaker a frame, and
-    `speaker_embeddings` has a row for each of the turns' labels.
+    """Make a SpeakerDiarization of pyannote.audio 3 return the output of 4: also
+    `exclusive_speaker_diarization`, of the same windows with at most one speaker a frame, and
+    `speaker_embeddings` with a row for each of the turns' labels.
     """
     aggregate, annotate, apply = pipeline.to_diarization, pipeline.to_annotation, pipeline.apply
     kept: dict[str, Any] = {}

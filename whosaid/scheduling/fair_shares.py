@@ -13,11 +13,8 @@ K = TypeVar("K")
 
 
 class WorkClass(Enum):
-    """The classes of work on recordings, by weight, the heaviest first.
-
-    Live work delays a listener, and short recordings a client that could have its answer soon.
-    Beside live work alone, short recordings have a quarter of the time and long ones a tenth.
-    Beside short recordings long ones have a quarter.
+    """The classes of work on recordings, by weight, the heaviest first: live work delays a
+    listener, and short recordings a client that could have its answer soon.
     """
 
     LIVE = 9.0

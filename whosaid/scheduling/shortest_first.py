@@ -1,16 +1,14 @@
 """Threads that work on recordings in small steps, the shortest recording first.
 
 After every step another recording may be next: the one with the fewest seconds of audio, but the
-oldest one after seven steps that passed it over. So a short recording waits for no long one to end,
-however many there are, and no long one waits for ever. During a long step, such as a diarization,
-shorter recordings go first between its batches, for up to seven eighths of the time. Seconds are
-estimates that are corrected while a file is decoded, so a wrong duration in a file is not believed
-for long.
+oldest one after seven steps that passed it over. During a long step, such as a diarization, shorter
+recordings go first between its batches, for up to seven eighths of the time. Seconds are estimates
+that are corrected while a file is decoded.
 
 Decoded audio is counted, 64 kB a second. A recording is decoded only while twice its own bytes are
 free, so that shorter recordings find room beside any number of long ones. The oldest recording that
-holds audio always goes on. So no recording waits for one that waits itself, and the limit is
-exceeded by no more than one recording and a step of each thread.
+holds audio always goes on, so the limit is exceeded by no more than one recording and a step of
+each thread.
 """
 
 import time
@@ -103,11 +101,9 @@ class ShortestFirst:
     def submit(
         self, recording: QueuedAudio, steps: Coroutine[Any, None, T], decodes: bool = False
     ) -> Future[T]:
-        """Queue `steps`, which the queue then owns, and return their future result.
-
-        If the future is cancelled no further step is taken, and nothing keeps the steps alive.
-        Steps that decode report (seconds held, seconds expected). Raises RuntimeError after
-        shutdown.
+        """Queue `steps`, which the queue then owns, and return their future result, whose
+        cancellation frees them. Steps that decode report (seconds held, seconds expected). Raises
+        RuntimeError after shutdown.
         """
         work = QueuedSteps(recording, steps, decodes)
         with self._lock:
@@ -133,13 +129,10 @@ class ShortestFirst:
             work.result.cancel()
 
     def between_batches(self, recording: QueuedAudio) -> Callable[[], None]:
-        """Return a function that takes steps of shorter recordings during a long step.
-
-        The long step, of `recording`, calls the function before its first batch and after each. The
-        function takes steps of waiting recordings that are at most half as long, for up to SHARE
-        times the seconds of the batch before. The last of their steps may exceed that, at the
-        expense of the next ones; unused seconds are not saved. Recordings without length, such as
-        live streams, go first in any case, one step between two batches.
+        """Return a function that a long step, of `recording`, calls before its first batch and
+        after each. It takes steps of waiting recordings that are at most half as long, for up to
+        SHARE times the seconds of the batch before, the last at the expense of the next ones.
+        Recordings without length, such as live streams, go first, one step between two batches.
         """
         shares, turns = FairShares({OWN: 1 / SHARE, OTHERS: 1.0}), _turns_of_recordings()
         resumed = inf
@@ -226,10 +219,8 @@ class ShortestFirst:
         return True
 
     def _forget(self, result: Future[Any]) -> None:
-        """Free the steps of a cancelled result.
-
-        If a step is running, its thread closes the steps afterwards: closing a coroutine while
-        another thread runs it can crash.
+        """Free the steps of a cancelled result, or let the thread that runs one close them: closing
+        a coroutine while another thread runs it can crash.
         """
         with self._lock:
             work = self._works.pop(result)

@@ -112,15 +112,8 @@ def _refuse(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         if request.method == "OPTIONS":
             answer = Response(status_code=204)
-        answer.headers["Allow"] = ", ".join(_methods(request))
+        asked = [(name, {**request.scope, "method": name}) for name in METHODS]
+        routes = request.app.routes  # several may have the path
+        served = [n for n, asks in asked if any(r.matches(asks)[0] is Match.FULL for r in routes)]
+        answer.headers["Allow"] = ", ".join(served)
     return answer
-
-
-def _methods(request: Request) -> list[str]:
-    """Return the methods of a path, which may have several routes."""
-
-    def is_served(method: str) -> bool:
-        scope = {**request.scope, "method": method}
-        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
-
-    return [*filter(is_served, METHODS)]

@@ -6,8 +6,7 @@ every answer passes through the gate.
 
 The gate handles every early end of a request: a disconnected client, a body that is too large or
 too slow, the deadline, the end of draining, an exception. It cancels the task that answers the
-request, which frees its rows. The client gets a status if no answer has begun, an error event if a
-stream has begun, or nothing.
+request. The client gets a status, an error event if a stream has begun, or nothing.
 """
 
 import asyncio
@@ -31,6 +30,7 @@ from whosaid.server.admission import (
     JOBS,
     PREFLIGHT,
     PROBES,
+    READING,
     RENDERING,
     TRANSCRIBING,
     WITHOUT_TOKEN,
@@ -151,10 +151,7 @@ class RequestContext:
             self._ended.set_result(error)
 
     async def run(self, app: ASGIApp, timeout: float | None = None) -> None:
-        """Let `app` answer, for at most `timeout` seconds and while the client is connected.
-
-        Raises EndpointError if the request failed before its answer was complete.
-        """
+        """Let `app` answer while the client waits, at most `timeout` s. Raises EndpointError."""
         self.routed = True
         task = asyncio.ensure_future(app(self.scope, self.receive, self.send))
         watching = asyncio.ensure_future(self._watch())
@@ -320,7 +317,8 @@ class Gate:
             context.answer_headers += PREFLIGHT
             await context.run(Response(status_code=204))
             return
-        if not _is_open(path, method):
+        # The page's files are public.
+        if route_of(path) != PAGE and not (path in WITHOUT_TOKEN and method in READING):
             # The routes' `request.state`.
             scope.setdefault("state", {})["principal"] = self._keys.authorize(token_of(headers))
             _sender(context)  # the lines of the request name it
@@ -423,10 +421,7 @@ class Gate:
 
 
 def route_of(path: str) -> str:
-    """Return the name of a path's route, "other" if it has none.
-
-    Logs and metrics show route names, because paths, queries and file names may be secrets.
-    """
+    """Return a path's route, "other" if it has none: logged paths and names may be secrets."""
     if path in ROUTES:
         return path
     if path.startswith(f"{JOBS}/"):
@@ -457,8 +452,3 @@ def _with_usual_path(scope: Scope) -> Scope:
     azure = AZURE.fullmatch(scope["path"])
     path = f"/v1{azure[1]}" if azure else scope["path"].rstrip("/") or "/"
     return {**scope, "path": path, "raw_path": path.encode()} if path in ROUTES else scope
-
-
-def _is_open(path: str, method: str) -> bool:
-    """Return whether a path needs no token; the page's files are public."""
-    return route_of(path) == PAGE or (path in WITHOUT_TOKEN and method in ("GET", "HEAD"))

@@ -56,9 +56,7 @@ class KeptAnswer:
 
 
 class IdempotentAnswers:
-    """Runs requests with keys once. A request that loses its client takes at most `deadline`
-    seconds.
-    """
+    """Runs requests with keys once, without their client at most `deadline` seconds."""
 
     def __init__(self, app: ASGIApp, deadline: float, clock: Callable[[], float] = now) -> None:
         self._app, self._deadline, self._clock = app, deadline, clock

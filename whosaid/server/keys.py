@@ -18,7 +18,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from secrets import token_bytes
@@ -123,11 +123,6 @@ class Principal:
     name: str
     owner: bytes
     account: Account | None = None
-
-    @property
-    def by_secret(self) -> Principal:
-        """Return who uses a client secret that this principal created."""
-        return replace(self, name=f"{self.name}:secret")
 
 
 class ApiKeys:

@@ -3,11 +3,10 @@
 While models load, a separate small server answers `/health`, so that platforms do not restart a
 process that downloads models; other requests get 503. Then the real server takes the port.
 
-On SIGTERM the server drains before uvicorn's shutdown. The port stays open: accepted requests are
-answered, new ones and `/ready` get 503. Then, or after the time limit, uvicorn closes connections.
-The process exits with status 0, because nothing was lost; a second signal ends it at once. If the
-engine has stopped, the process ends by itself with another status, because platforms restart only
-processes that end.
+On SIGTERM the server drains before uvicorn's shutdown: accepted requests are answered, new ones and
+`/ready` get 503. Then, or after the time limit, uvicorn closes connections, and the process exits
+with status 0; a second signal ends it at once. If the engine has stopped, the process ends by
+itself with another status, because platforms restart only processes that end.
 """
 
 import errno

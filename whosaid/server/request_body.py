@@ -1,17 +1,15 @@
 """Reads the three kinds of bodies with audio and parameters: JSON, a form, or the file itself.
 
 A body is JSON only if its media type says so, because a foreign page cannot send this type without
-a CORS preflight. Other types are not trusted: the decoder probes the file. No audio format begins
-with a brace, so a client that forgot the type of its JSON gets an error that says so.
-
-Forms never touch the disk. Starlette's own parser writes files over 1 MiB to disk, and refuses
-texts over 1 MiB, such as clips of known speakers.
+a CORS preflight. Other types are not trusted: the decoder probes the file. Forms never touch the
+disk: Starlette's own parser writes files over 1 MiB there, and refuses such texts.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from io import BytesIO
+from math import inf
 from typing import Any, BinaryIO, get_args, get_origin
 
 from python_multipart.multipart import parse_options_header
@@ -23,7 +21,7 @@ from config import OTHER_NAMES, InferenceConfig
 from whosaid.endpoint.request import MOST_FILES
 from whosaid.errors import InvalidRequest
 from whosaid.payload.encodings import MOST_JSON, SLICE, TooMuchJson, parse_json
-from whosaid.server.admission import FORM, media_type
+from whosaid.server.admission import FORM, media_type, too_large
 from whosaid.server.errors import Kind, Refusal
 
 # Fields that belong in the body.
@@ -40,10 +38,8 @@ LISTS = {
 
 
 async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
-    """Return a body for `Endpoint.parse`, and whether its parameters are text.
-
-    Raises Refusal if JSON is not an object or has another media type, and InvalidRequest for an
-    unreadable form, or parameters in the query string of a form or JSON.
+    """Return a body for `Endpoint.parse`, and whether its parameters are text. Raises Refusal for
+    JSON that is no object or has another type, InvalidRequest for a wrong form or query.
     """
     kind = media_type(request.headers)
     if kind == FORM:
@@ -52,8 +48,8 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
             return await asyncio.to_thread(_form_body, form), True
     if kind.startswith("application/") and kind.endswith(("/json", "+json")):
         refuse_in_query(request)
-        return await asyncio.to_thread(read_json, await _read_all(request)), False
-    body = await _read_all(request)
+        return await asyncio.to_thread(read_json, await read_all(request)), False
+    body = await read_all(request)
     if body[:100].lstrip()[:1] == b"{":
         text = "send a JSON body with Content-Type: application/json"
         raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, text)
@@ -73,10 +69,7 @@ def refuse_in_query(request: Request) -> None:
 
 def read_json(text: bytes | str, what: str = "body") -> dict[str, Any]:
     """Return a JSON object; long texts in it, such as `inputs`, are each a Base64Text. Errors call
-    the object `what`.
-
-    Raises InvalidRequest if it is not UTF-8, and Refusal for too much besides such texts or for
-    anything but an object.
+    it `what`: InvalidRequest if it is not UTF-8, Refusal if it is too much or no object.
     """
     try:
         value = parse_json(text)
@@ -92,10 +85,13 @@ def read_json(text: bytes | str, what: str = "body") -> dict[str, Any]:
     return value
 
 
-async def _read_all(request: Request) -> bytes:
+async def read_all(request: Request, most: float = inf) -> bytes:
+    """Return the bytes of a body. Raises Refusal for more than `most`."""
     body = BytesIO()
     async for part in request.stream():
         body.write(part)
+        if body.tell() > most:
+            raise too_large(int(most))
     return body.getvalue()  # without a copy
 
 
@@ -144,9 +140,7 @@ def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:
 
 
 class _InMemoryParser(MultiPartParser):
-    """Holds files in memory, because the size of the whole body is limited before it is parsed. A
-    part named `file` is a file even without a file name.
-    """
+    """Holds files in memory. A part named `file` is a file even without a file name."""
 
     spool_max_size = 2**62
 

@@ -73,9 +73,7 @@ def _open_jobs(folder: Path, settings: ServerSettings) -> JobStore:
 
 
 def _open_user_jobs(settings: ServerSettings) -> JobStore | None:
-    """Open the jobs of this user and port; None, with a line in the log, if that is impossible.
-    Each port has its own, because the page at its address asks for them after a restart.
-    """
+    """Open this user's jobs for the port, whose page asks for them; if impossible, log why."""
     if not (settings.needs_key or is_loopback(settings.host.strip("[]"))):
         reason = "without a key every client could read them; --data-dir keeps them anyway"
     else:

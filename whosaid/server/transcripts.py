@@ -6,7 +6,6 @@ Needs no model and keeps nothing. A body is parsed at once, so it may have MAX_B
 import asyncio
 import re
 from collections.abc import Mapping
-from io import BytesIO
 from pathlib import PurePath
 from typing import Annotated, Any, get_args
 from urllib.parse import quote
@@ -24,9 +23,9 @@ from whosaid.answer.rendering import LAYOUT, read_rendering
 from whosaid.answer.speaker_names import BY_LABEL, speakers_of, with_speaker_names
 from whosaid.errors import InvalidParameter
 from whosaid.payload.parameters import MAX_NAME_CHARACTERS
-from whosaid.server.admission import too_large
 from whosaid.server.description import ANY_BODY, PARAMETERS, AnswerBody, ErrorBody, refusals
 from whosaid.server.errors import Kind, Refusal
+from whosaid.server.request_body import read_all
 
 MAX_BYTES = 16 * 2**20  # of an answer of five hours
 UNTITLED = "transcript"
@@ -121,21 +120,12 @@ def router() -> APIRouter:
     async def render_transcript(request: Request, format: FormatName) -> Response:
         if format not in NAMES:
             raise InvalidParameter(f"should be {', '.join(NAMES)}", "format")
-        content, name = await asyncio.to_thread(_render, await _read(request), format)
+        content, name = await asyncio.to_thread(_render, await read_all(request, MAX_BYTES), format)
         disposition = f'attachment; filename="{NOT_ASCII_NAME.sub("_", name)}"'
         headers = {"Content-Disposition": f"{disposition}; filename*=UTF-8''{quote(name, '')}"}
         return Response(content, headers=headers, media_type=MEDIA_TYPES[format])
 
     return routes
-
-
-async def _read(request: Request) -> bytes:
-    body = BytesIO()
-    async for part in request.stream():
-        body.write(part)
-        if body.tell() > MAX_BYTES:
-            raise too_large(MAX_BYTES)
-    return body.getvalue()
 
 
 def _render(body: bytes, format: str) -> tuple[bytes, str]:

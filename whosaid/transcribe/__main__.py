@@ -77,11 +77,8 @@ class TranscriptionJob:
     def answered(
         self, recording: Recording, run: Run, kept_in_file: bool = False
     ) -> Iterator[tuple[dict[str, Any], float]]:
-        """Yield the answer and the seconds it took. An answer that is `kept_in_file` has the
-        recording's description and how it was made. Until the block ends without an error, its
-        decoded windows are kept too.
-
-        Raises Failed, OSError.
+        """Yield the answer, described if it is `kept_in_file`, and the seconds it took. Decoded
+        windows are then kept until the block ends without an error. Raises Failed, OSError.
         """
         path = recording.path
         run.begin(path)
@@ -149,10 +146,8 @@ def _duration(answer: dict[str, Any]) -> float | None:
 def write_all(
     job: TranscriptionJob, works: Sequence[RecordingWork], parallel: int, run: Run
 ) -> None:
-    """Transcribe recordings, `parallel` at a time. Raises Unusable after those that have begun.
-
-    Threads are daemons, so that Ctrl+C ends the process at once: no file is half written. Models of
-    this process compute in this thread.
+    """Transcribe recordings, `parallel` at a time, in daemon threads, which Ctrl+C ends at once, or
+    with models here in this one. Raises Unusable after those that have begun.
     """
     waiting = deque(works)
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -211,9 +206,7 @@ def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: 
 
 
 def _prepared(recording: Recording, request: kept.RunRequest, options: Namespace) -> RecordingWork:
-    """Rename the speakers of a kept answer, and return the work left. Raises Failed, OSError, and
-    ValueError for a corrected text that is none.
-    """
+    """Rename a kept answer's speakers; return the work left. Raises Failed, OSError, ValueError."""
     formats = options.output_format
     text = recording.corrected_text() if options.text == BESIDE else None
     if text is not None:

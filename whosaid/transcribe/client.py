@@ -59,9 +59,7 @@ REFUSE_ALL = ("INVALID_PARAMETER", "INVALID_REFERENCE", "UNSUPPORTED")
 
 
 class OnProgress(Protocol):
-    """Takes the seconds of speech that are written, and in total; or, if all is written, the share
-    of the `speakers` that are found, and 1.
-    """
+    """Takes seconds of written speech, done and in total, or then the share of `speakers` and 1."""
 
     def __call__(self, done: float, total: float, speakers: bool = False, /) -> object: ...
 
@@ -160,11 +158,9 @@ class Client:
         on_progress: OnProgress,
         begun: object = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the server's answer to a recording's files. Once the block has ended without an
-        error, a job and its answer are deleted.
-
-        `on_progress` takes the seconds done and in total. Raises Failed or Unusable. If the server
-        is full or drains (429, 503), the request is repeated after Retry-After.
+        """Yield the server's answer to a recording's files, and delete a job after a block without
+        an error. `on_progress` takes the seconds done and in total. Requests are repeated after 429
+        and 503. Raises Failed or Unusable.
         """
         encoded = [base64.b64encode(data).decode() for data in files]
         inputs = encoded if len(encoded) > 1 else encoded[0]
@@ -196,10 +192,7 @@ class Client:
         read: Callable[[httpx2.Response], T],
         most_lost: int = MOST_LOST_CONNECTIONS,
     ) -> T:
-        """Send a request until there is a response, and `read` it.
-
-        Raises Failed after MOST_REFUSALS refusals or `most_lost` lost connections.
-        """
+        """Send a request until it is answered, and `read` that. Raises Failed after many tries."""
         attempts: Counter[bool] = Counter()  # keys: whether the connection was lost
         while True:
             try:

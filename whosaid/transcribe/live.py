@@ -39,11 +39,8 @@ ELSEWHERE = "--output-dir writes elsewhere"
 def transcribe_live(
     options: Namespace, choose: Callable[[], ModelSettings], say: Callable[[str], None]
 ) -> int:
-    """Show the transcript, and write the requested files; return the exit status.
-
-    `choose` returns the models if no server is given; `say` prints all lines but the transcript's.
-    Raises Failed, Unusable if nothing can be transcribed, and InTheWay if a file would be
-    overwritten.
+    """Show the transcript, write the requested files, and return the exit status. `choose` returns
+    the models if there is no server. Raises Failed, or InTheWay for a file.
     """
     if options.output_format:
         _refuse_to_overwrite(options)

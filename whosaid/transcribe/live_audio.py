@@ -142,10 +142,8 @@ def input_options(platform: str, name: str | None) -> list[str]:
 
 
 def piped(descriptor: int) -> Iterator[int | bytes]:
-    """Read samples at 16 kHz, or a WAV file with a rate in WIRE_RATES. Raises Failed.
-
-    Python's buffered reader is not used: a thread blocked in a read would hold its lock, and the
-    interpreter would abort at exit (python/cpython#86883).
+    """Read samples at 16 kHz, or a WAV file with a rate in WIRE_RATES, without Python's reader,
+    whose lock would abort the interpreter at exit (python/cpython#86883). Raises Failed.
     """
     head = _exactly(descriptor, 12)
     if head[:4] == b"RIFF" and head[8:] == b"WAVE":
@@ -219,9 +217,7 @@ def played(path: Path, realtime: bool, closed: threading.Event) -> Iterator[int 
 
 
 class SourceAudio:
-    """A source's audio, read by a daemon thread, because standard input may never end. The thread
-    reads one block ahead if the source waits, else without limit.
-    """
+    """A source's audio, read by a daemon thread, at most one block ahead if the source waits."""
 
     def __init__(self, source: Source) -> None:
         self.rate = 0  # samples per second

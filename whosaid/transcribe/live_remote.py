@@ -1,8 +1,7 @@
 """Live sessions on a running server, over OpenAI's Realtime protocol (docs/api.md).
 
 If the server has enough audio, it stops reading for a while, and then a source that waits is not
-read either. If a session is lost or reaches the server's time limit, a new session continues with
-the unsent audio.
+read either. If a session is lost or ends, a new one continues with the unsent audio.
 """
 
 from __future__ import annotations

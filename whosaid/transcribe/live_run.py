@@ -21,9 +21,8 @@ SECONDS_TO_CLOSE = 1.0
 
 
 class LiveRun:
-    """The audio of a `source`, and its `transcript` on the screen.
-
-    `failed`: an error occurred, and `say` got a line about it.
+    """The audio of a `source`, and its `transcript` on the screen. `failed`: an error occurred, and
+    `say` got a line about it.
     """
 
     def __init__(
@@ -39,10 +38,7 @@ class LiveRun:
         return self._audio.seconds if self._audio else 0.0
 
     async def run(self, transcribe: Callable[[SourceAudio], Awaitable[None]]) -> None:
-        """Transcribe all audio. Raises Failed, OSError.
-
-        Ctrl+C ends the audio, and a second one cancels the task.
-        """
+        """Transcribe all audio. Ctrl+C ends it, another one the task. Raises Failed, OSError."""
         audio = SourceAudio(self._source)
         with self._screen.shown(), self._interruptible(audio):
             await audio.begin()

@@ -1,8 +1,7 @@
 """Collects a live session's items, and makes an answer like a file's.
 
-The events are OpenAI's Realtime events and the server's own with words (docs/api.md). An item is a
-stretch of speech. Its text grows by deltas until `completed` replaces it. Items may be completed
-out of order.
+The events are OpenAI's Realtime events and the server's own with words (docs/api.md). An item's
+text grows by deltas until `completed` replaces it. Items may be completed out of order.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ Event = dict[str, Any]
 
 @dataclass
 class TranscriptItem:
-    """A stretch of speech, with times in seconds of all audio.
-
-    `text` is final, `unstable` a guess of the words that follow.
-    """
+    """A stretch of speech, in seconds of all audio: final `text`, then `unstable`, a guess."""
 
     started: float = 0.0
     stopped: float = 0.0
@@ -52,12 +48,8 @@ class TranscriptItem:
 
     @property
     def has_speakers(self) -> bool:
-        named = self._has_named_segments
-        return named or any(word.speaker for word in self.words)
-
-    @property
-    def _has_named_segments(self) -> bool:
-        return any(segment.speaker for segment in self.segments.values())
+        speakers = [segment.speaker for segment in self.segments.values()]
+        return any([*speakers, *(word.speaker for word in self.words)])
 
     def blocks(self) -> list[SpeakerSegment]:
         """Return the text of each speaker in order, one block if no speaker is known.
@@ -66,7 +58,7 @@ class TranscriptItem:
         """
         if not self.text.strip():
             return []
-        if self.done and self._has_named_segments:
+        if self.done and any(segment.speaker for segment in self.segments.values()):
             return list(self._with_words())
         if any(word.speaker for word in self.words):
             turns = groupby(self.words, key=lambda word: word.speaker)
@@ -132,10 +124,7 @@ class LiveTranscript:
         return until
 
     def take(self, event: Event) -> None:
-        """Add an event of the session; ignore events that are not about items.
-
-        Raises KeyError, TypeError or ValueError for a malformed event.
-        """
+        """Add a session's event. Raises KeyError, TypeError or ValueError if it is malformed."""
         self._labels |= dict.fromkeys(labels(event))
         event = in_objects(event, self._names)
         kind = str(event["type"])

@@ -25,9 +25,7 @@ UNLIMITED = {"max_audio_seconds": inf, "max_audio_bytes": sys.maxsize}
 
 
 def load(choose: Callable[[], ModelSettings]) -> Endpoint:
-    """Load the models that `choose` finds, for audio of any length unless the environment sets a
-    limit. Raises Unusable if they cannot be loaded.
-    """
+    """Load `choose`'s models, for audio of any length unless limited. Raises Unusable."""
     try:
         settings = choose()
         unset = {name: UNLIMITED[name] for name in UNLIMITED.keys() - settings.model_fields_set}
@@ -40,9 +38,7 @@ def load(choose: Callable[[], ModelSettings]) -> Endpoint:
 
 
 class LocalEndpoint:
-    """The counterpart of `Client` in this process. `choose` returns its models; `names` are their
-    names by field of ModelSettings.
-    """
+    """`Client`'s counterpart in this process; `names` are its models' by field of ModelSettings."""
 
     first_stage = "decoding the audio"
 
@@ -51,9 +47,7 @@ class LocalEndpoint:
         self._endpoint: Endpoint | None = None
 
     def prepare(self, files: Sequence[bytes], on_load: Callable[[], object] = bool) -> None:
-        """Check that the files are audio. The first time, call `on_load` and load the models.
-        Raises Failed.
-        """
+        """Check that files are audio; once, call `on_load` and load the models. Raises Failed."""
         try:
             for data in files:
                 check_container(data)
@@ -79,10 +73,8 @@ class LocalEndpoint:
         on_progress: OnProgress,
         begun: PartialAnswer | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the endpoint's answer to a recording's files; go on with what is `begun`.
-
-        Raises Failed if there is none, and Unusable if the models cannot be loaded or a parameter
-        is refused.
+        """Yield the endpoint's answer; go on with what is `begun`. Raises Failed, and Unusable if
+        the models cannot be loaded or a parameter is refused.
         """
         body = {"inputs": [*files], "parameters": dict(parameters)}
         try:

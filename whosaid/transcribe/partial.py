@@ -1,9 +1,8 @@
 """Keeps the windows of a recording while it is transcribed, so that another run can go on.
 
-They stand in NAME.partial.jsonl beside the outputs until these are written. Its first line says
+They stand in NAME.partial.jsonl beside the outputs until these are written. The first line says
 that the answer is incomplete, of which recording, and how it is made; every other line has one
-window, written as soon as it is decoded. So the file survives a kill and a crash, too, and a broken
-line costs only its window.
+window, so a broken line costs only its window.
 """
 
 import json

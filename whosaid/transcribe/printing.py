@@ -89,10 +89,8 @@ def show(response: dict[str, Any], wall: float, console: Console) -> None:
 
 
 class LiveScreen:
-    """Shows a live session: words as they come, then dimmed a guess of the next words.
-
-    Completed items become lines, in the order in which they were spoken; on a terminal the other
-    items are shown below them.
+    """Shows a live session: words as they come, then dimmed a guess of the next words. Completed
+    items become lines, in order; on a terminal the other items are shown below them.
     """
 
     def __init__(self, transcript: LiveTranscript, console: Console) -> None:

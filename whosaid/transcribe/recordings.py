@@ -152,9 +152,7 @@ class Recording:
         return [name for name in there if name not in known]
 
     def corrected_text(self) -> str | None:
-        """Return the text in the TXT file of the outputs; None if there is none, or if the answer
-        has it already. Raises Failed, OSError.
-        """
+        """Return the TXT file's text if the answer does not have it. Raises Failed, OSError."""
         path, answer = self.output("txt"), self.kept_answer() or {}
         if self.piped is not None or not path.exists() or _says(path, _output(answer).get("txt")):
             return None
@@ -179,13 +177,11 @@ class Recording:
 def find_recordings(
     named: Sequence[Path], output: Path | None, tracks: Sequence[Path] | None = None
 ) -> list[Recording]:
-    """Return the named files and those in the named folders, each once, in order.
-
-    Outputs stand beside a file or under `output`: those of a named file directly, those of a folder
-    at the file's path below it. If two folders have files of one name there, these files' outputs
-    stand at their paths below the common folder of all names. Recordings with outputs of one name
-    keep their endings. `tracks` are files of one recording. Raises Failed for a name that does not
-    exist, and for a folder without recordings or one that cannot be read.
+    """Return the named files and those in the named folders, each once, in order. Outputs stand
+    beside a file or, at its path below a named folder, under `output`; if two files would share
+    outputs there, at their paths below the common folder of all names. Recordings with outputs of
+    one name keep their endings. `tracks` are files of one recording. Raises Failed for a name that
+    does not exist, and for a folder without recordings or one that cannot be read.
     """
     # The file, the folder for outputs below `output`, and the file's folder; by resolved path.
     found: dict[Path, tuple[Path, Path, Path]] = {}
@@ -370,10 +366,8 @@ def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
 def write_outputs(
     recording: Recording, answer: dict[str, Any], formats: Sequence[str], keep: Path | None = None
 ) -> None:
-    """Write the JSON file, which identifies the other files as ours, and then every format.
-
-    Outputs of a replaced answer, except `keep`, are removed first, and written again if this answer
-    has them. Raises Failed, OSError.
+    """Write the JSON file, which identifies the other files as ours, and then every format. First
+    remove the outputs, except `keep`, of a replaced answer. Raises Failed, OSError.
     """
     texts = as_texts(answer, ["json", *formats, *_output(answer)])
     recording.stem.parent.mkdir(parents=True, exist_ok=True)
@@ -464,9 +458,7 @@ def needed_work(
 
 
 def sparing(work: RecordingWork, way_out: str) -> RecordingWork:
-    """Return the work without files that may be the user's own, or that answer another recording.
-    If the JSON file is such a file, nothing is left to write.
-    """
+    """Return the work without files that may be the user's or another recording's answer."""
     recording = work.recording
     if work.is_refused:
         return work

@@ -93,9 +93,7 @@ def run(options: Namespace) -> int:
 
 
 def _new_voice(options: Namespace) -> dict[str, Any]:
-    """Return the voice of the only speaker, or of `--speaker`, in the given answer or the
-    recording's. Raises OSError, ValueError, Failed.
-    """
+    """Return the only voice, or `--speaker`'s. Raises OSError, ValueError, Failed."""
     source: Path = options.answer or options.recording
     answer = json.loads(source.read_text("utf-8")) if options.answer else _ask(options)
     voices = answer.get("voices") or {}

@@ -2,8 +2,7 @@
 
 A product's weight W becomes W + scaling * B A with scaling = alpha / r, or alpha / sqrt(r) with
 `use_rslora` (Hu et al. 2022, "LoRA"; Kalajdzievski 2023, "rsLoRA"). Tensors of `modules_to_save`
-and biases replace the base's. Other kinds of adapters, and entries that are not known here, are
-refused: they change a model in other ways.
+and biases replace the base's. Other adapters, and unknown entries, are refused.
 """
 
 import math

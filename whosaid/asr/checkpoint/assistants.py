@@ -1,14 +1,11 @@
 """Loads an assistant, Medusa heads or an encoder's conditioning, and checks that they fit the main
 model.
 
-An assistant is a smaller model. Distil-Whisper checkpoints keep the main model's encoder and a few
-of its decoder layers: only their decoder is kept, and reads the main model's encoder output (Gandhi
-et al. 2023, "Distil-Whisper", section 3.3). Any other Whisper with the same vocabulary, for example
-whisper-tiny, uses an encoder of its own.
-
-An encoder is shared only if its weights equal the main model's in float16, the precision in which
-Whisper is published: fine-tuned models have encoders of equal shapes too. Encoders are compared on
-the CPU, so that a second copy never reaches the device.
+Distil-Whisper checkpoints keep the main model's encoder and a few of its decoder layers: only their
+decoder is kept, and reads the main model's encoder output (Gandhi et al. 2023, "Distil-Whisper",
+section 3.3). Any other Whisper with the same vocabulary, for example whisper-tiny, uses an encoder
+of its own. An encoder is shared only if its weights equal the main model's in float16, because
+fine-tuned models have encoders of equal shapes too.
 """
 
 import dataclasses
@@ -84,10 +81,8 @@ def with_conditioning(models: WhisperModels, checkpoint: Checkpoint | None = Non
 
 
 def main_digest(models: WhisperModels) -> str:
-    """Return the digest by which heads identify the main model.
-
-    If the loaded weights are rounded, the digest is computed from the checkpoint's files. Raises
-    StartError if the files lack a tensor.
+    """Return the digest by which heads identify the main model, of its files if loaded weights are
+    rounded. Raises StartError if the files lack a tensor.
     """
     if models.checkpoint is None or models.model.dtype in (torch.float32, torch.float64):
         return base_digest(models.model)
@@ -141,10 +136,7 @@ def _misfit(models: WhisperModels, checkpoint: Checkpoint, reason: str) -> Start
 
 
 def _only_language(model: WhisperModel, special_tokens: SpecialTokens) -> str | None:
-    """Return ENGLISH if the assistant knows only English, else None.
-
-    Distil-Whisper's vocabulary is multilingual; its generation configuration pins the language.
-    """
+    """Return ENGLISH if the generation configuration pins it, like Distil-Whisper's, else None."""
     pinned = str(getattr(model.generation_config, "language", None) or "").strip("<|>").lower()
     is_english_only = not special_tokens.multilingual or pinned in (ENGLISH, "english")
     return ENGLISH if is_english_only else None

@@ -92,10 +92,8 @@ def shapes(config: Any, rank: int, updated: Container[str]) -> dict[str, Shape]:
 
 
 def read_dicow(files: Tensors, model: WhisperModel) -> Conditioning | None:
-    """Return the conditioning of the checkpoint that `model` was loaded from; None if the
-    checkpoint is no DiCoW.
-
-    Raises StartError if a DiCoW's encoder has weights that are unknown here.
+    """Return the conditioning of `model`'s checkpoint; None if the checkpoint is no DiCoW. Raises
+    StartError if its encoder has unknown weights.
     """
     config, width = model.config, model.config.d_model
     if DICOW not in (config.architectures or ()):

@@ -107,10 +107,7 @@ class ModelBin:
 def open_model_bin(
     name: str, path: str, stated: Mapping[str, Any]
 ) -> tuple[dict[str, Any], ModelBin]:
-    """Return the entries of a config.json of transformers, and the tensors of a `model.bin`.
-
-    `stated` is CTranslate2's config.json, whose entries are kept.
-    """
+    """Return transformers' entries, with those `stated`, and the tensors of a `model.bin`."""
     with open(path, "rb") as stream:
         tensors = ModelBin(name, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
     size, width = tensors.shape(EMBEDDINGS)

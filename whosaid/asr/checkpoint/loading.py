@@ -193,11 +193,9 @@ def load_model(
 def _names_by_key(
     expected: Iterable[str], files: Tensors, prefix: str, dicow: bool
 ) -> dict[str, str]:
-    """Return a model's weight names by their keys in the files.
-
-    Raises StartError if a weight is missing, or if encoder, decoder or projection have a tensor
-    more: such a model computes something else. A bias of keys is left out, because attention does
-    not depend on it.
+    """Return a model's weight names by their keys in the files. Raises StartError if a weight is
+    missing, or if there is another: such a model computes something else. A bias of keys is left
+    out, because attention does not depend on it.
     """
     names = {}
     for name in expected:
@@ -233,10 +231,8 @@ def _generation_config(
 
 
 def read_tokenizer(opened: Opened, config: PretrainedConfig) -> PreTrainedTokenizerBase:
-    """Load a checkpoint's tokenizer. Raises StartError if its files are missing.
-
-    Whisper's tokenizer does no clean-up, and warns if a checkpoint asks for clean-up. Without the
-    `config`, a DiCoW's own would be read, which asks to run its code.
+    """Load a checkpoint's tokenizer, without clean-up, of which Whisper's warns. Raises StartError
+    if its files are missing. Without the `config`, a DiCoW's own code would have to run.
     """
     if not any(find_file(opened.source, file) for file in ("tokenizer.json", "vocab.json")):
         raise StartError(
@@ -250,10 +246,8 @@ def read_tokenizer(opened: Opened, config: PretrainedConfig) -> PreTrainedTokeni
 
 
 def read_feature_extractor(opened: Opened, config: PretrainedConfig) -> WhisperFeatureExtractor:
-    """Return the extractor that a checkpoint states; without a statement it follows from `config`.
-
-    transformers 5 states it in processor_config.json. Raises StartError if its features are not the
-    encoder's. Entries are checked first, because the extractor's filters take memory.
+    """Return the extractor that a checkpoint states, or `config` implies; its entries are checked
+    before its filters take memory. Raises StartError if its features are not the encoder's.
     """
     entries: Mapping[str, Any] = {
         "feature_size": config.num_mel_bins,

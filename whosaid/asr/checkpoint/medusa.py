@@ -3,10 +3,7 @@
 A head computes h + SiLU(W h + b) before the model's projection onto the vocabulary (Segal-Feldman
 et al. 2024, "Whisper in Medusa's Ear"). `medusa_heads_type` names three kinds: "base_head"
 (Medusa-Linear; head 0 is part of the main path), "medusa_block" (an extra decoder layer feeds the
-heads) and our own "heads_only", a folder of heads beside a stock Whisper.
-
-A checkpoint must hold exactly the tensors that its configuration announces, each in its shape. A
-folder of heads carries a digest of its main model, because equal shapes do not prove that they fit.
+heads) and our own "heads_only", a folder of heads with a digest of its main model.
 """
 
 import hashlib
@@ -80,19 +77,13 @@ class MedusaHeads:
 
 
 def base_digest(model: WhisperModel) -> str:
-    """Return the SHA-256, in hexadecimal digits, by which heads identify their main model.
-
-    `model` must hold its weights in the type of its files or in a wider one.
-    """
+    """Return the SHA-256, in hex, of `model`'s weights, which are in its files' type or wider."""
     weights = dict(model.named_parameters())
     return _digest([*(weights[name] for name in NORM), projection_of(weights)])
 
 
 def file_digest(files: Tensors) -> str:
-    """Return the `base_digest` of a checkpoint from its files, whose weights are not rounded.
-
-    Raises StartError if a tensor is missing.
-    """
+    """Return the `base_digest` of a checkpoint's files. Raises StartError if a tensor is absent."""
     keys = (*NORM, PROJECTION if PROJECTION in files.keys else EMBEDDINGS)
     for key in keys:
         if key not in files.keys:
@@ -109,10 +100,8 @@ def is_medusa(config: PretrainedConfig) -> bool:
 
 
 def read_heads(files: Tensors, config: Mapping[str, Any], model: WhisperModel) -> MedusaHeads:
-    """Load a checkpoint's heads for `model`, on its device and in its dtype.
-
-    `config` is the content of config.json. Raises a one-line StartError if the configuration or the
-    name or shape of a tensor is wrong.
+    """Load a checkpoint's heads for `model`, on its device and in its dtype, by `config`
+    (config.json). Raises StartError if an entry, a name or a shape is wrong.
     """
     _require_config(files.name, config, model)
     kind, blocks = config["medusa_heads_type"], config["medusa_num_layers"]

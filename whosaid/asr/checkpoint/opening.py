@@ -62,10 +62,7 @@ LARGEST = {
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A checkpoint's tensors and `entries` of config.json.
-
-    `source` has the tokenizer and the other files: an adapter's is its base.
-    """
+    """A checkpoint's tensors and config.json; an adapter's `source` of other files is its base."""
 
     source: Source
     entries: Mapping[str, Any]
@@ -77,10 +74,7 @@ class Opened:
 
 
 def open_checkpoint(source: Source) -> Opened:
-    """Open a folder or a Hub repository.
-
-    Raises StartError for formats and quantisations that do not load, and OSError for missing files.
-    """
+    """Open a folder or repository. Raises StartError for a format, OSError for missing files."""
     name = str(source["pretrained_model_name_or_path"])
     if adapter := find_file(source, ADAPTER):
         return _open_adapter(source, json.loads(Path(adapter).read_text(encoding="utf-8")))
@@ -107,10 +101,7 @@ def open_checkpoint(source: Source) -> Opened:
 
 
 def read_config(opened: Opened) -> PretrainedConfig:
-    """Return the configuration of a Whisper or a DiCoW, which is a Whisper with more entries.
-
-    Raises StartError for sizes that no Whisper has.
-    """
+    """Return a Whisper's or DiCoW's configuration. Raises StartError for sizes no Whisper has."""
     entries, name = opened.entries, opened.name
     _require_sizes(name, entries)
     config = WhisperConfig.from_dict({**entries, "model_type": WhisperConfig.model_type})

@@ -1,8 +1,7 @@
 """Recognises quantised checkpoints: few are computed exactly, all others are refused by name.
 
 In 8 bits with one scale for each output or for the whole tensor, a weight is its number times its
-scale. llm-compressor writes such files ("compressed-tensors"). Other methods group, pack, shift or
-rotate weights, and reading their numbers as weights yields a model that writes nothing.
+scale. llm-compressor writes such files ("compressed-tensors").
 """
 
 from collections.abc import Mapping
@@ -22,10 +21,7 @@ ADAPTERS = ("base_layer", "lora_", "modules_to_save")
 
 
 def is_scaled(name: str, entries: Mapping[str, Any]) -> bool:
-    """Return whether config.json states weights in 8 bits with scales, False for plain weights.
-
-    Raises StartError, naming the method, for any other quantisation.
-    """
+    """Return whether config.json states 8 bits with scales. Raises StartError for other methods."""
     stated = next((entries[each] for each in ENTRIES if entries.get(each)), None)
     if stated is None:
         return False

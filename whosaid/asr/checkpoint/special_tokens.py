@@ -67,10 +67,8 @@ class SpecialTokens:
     def prompt(
         self, language: str | None, task: str, timestamps: bool, previous: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
-        """Return the tokens that precede a window's text.
-
-        `previous` are at most `longest_previous` tokens of earlier text. The prompt of an
-        English-only checkpoint contains neither language nor task.
+        """Return the tokens that precede a window's text, `previous` ones of earlier text included;
+        a prompt of an English-only checkpoint has neither language nor task.
         """
         tokens: list[int] = []
         if previous and self.start_of_previous is not None:
@@ -100,10 +98,8 @@ def read_special_tokens(
     generation_config: GenerationConfig,
     tokenizer: PreTrainedTokenizerBase,
 ) -> SpecialTokens:
-    """Read the special tokens of the checkpoint `name`.
-
-    Raises StartError if the vocabulary has no timestamps, or if a multilingual checkpoint names no
-    languages.
+    """Read the special tokens of the checkpoint `name`. Raises StartError if it has no timestamps,
+    or if it is multilingual and names no languages.
     """
     declared, entries = generation_config.to_dict(), tokenizer.get_vocab()
     no_timestamps = declared.get("no_timestamps_token_id") or entries.get("<|notimestamps|>")
@@ -142,9 +138,7 @@ def read_special_tokens(
 
 def _require_numbers(name: str, special: SpecialTokens, entries: dict[str, int]) -> None:
     """Raise StartError if a number is outside the vocabulary, or another one in the tokenizer.
-
-    CrisperWhisper's tokenizer has other numbers. The tokenizer of CrisperWhisper 2 has marks for
-    prompts that choose between texts with and without hesitations.
+    CrisperWhisper's tokenizer has other numbers.
     """
     if CRISPER_MARK in entries:
         raise StartError(f"{name} is a CrisperWhisper 2, whose prompts are not supported")

@@ -145,18 +145,14 @@ class Tensors(Protocol):
     def keys(self) -> Collection[str]: ...
 
     def read(self, shapes: Mapping[str, Shape | None]) -> Iterator[tuple[str, Tensor]]:
-        """Yield keys and tensors on the CPU, in any order.
-
-        Raises StartError at the first tensor that is stored in another shape or type than a plain
-        weight's, or holds a number that is not finite. The shape None allows any shape.
+        """Yield keys and tensors on the CPU, in any order. Raises StartError for another shape,
+        unless it is None, another type than a plain weight's, and a number that is not finite.
         """
 
 
 class TensorFiles:
-    """Safetensors files. `files` maps the key of every tensor to its file.
-
-    If `scaled`, a weight may be stored in 8 bits beside its scale, `<key>_scale`, by which it is
-    multiplied; `keys` leaves the scales out.
+    """Safetensors files, by the key of every tensor. If `scaled`, a weight may be stored in 8 bits
+    beside its scale, `<key>_scale`, by which it is multiplied; `keys` leaves the scales out.
     """
 
     def __init__(self, name: str, files: Mapping[str, str], scaled: bool = False) -> None:

@@ -1,9 +1,8 @@
 """A batch on the device: sequences enter rows, steps run, finished rows are read and freed.
 
 Live rows are the first rows of the state, so a step slices the caches and gathers nothing. New
-sequences take the rows of finished ones. If fewer enter, the last rows move into the gaps before
-the next step, so a full batch copies no row. Options belong to the sequence, so requests of several
-clients share a batch. The scheduler chooses the sequences.
+sequences take the rows of finished ones; if fewer enter, the last rows move into the gaps. Options
+belong to the sequence, so requests of several clients share a batch.
 """
 
 from __future__ import annotations
@@ -50,9 +49,7 @@ class DecodeContext:
 
 
 class LaunchedStep(NamedTuple):
-    """A step whose result the host has not read. `rows` holds the sequence of each row at launch,
-    None once the sequence has left its row.
-    """
+    """A step that the host has not read; `rows` are its sequences, None once they have left."""
 
     result: PendingResult
     shape: StepShape
@@ -227,10 +224,7 @@ class Batch:
             sequence.steps += 1
 
     def _look_up(self) -> int:
-        """Write each draft's continuation of its row. Return the most tokens of a row.
-
-        The host reads the rows, which costs nothing unless it has to wait for the device.
-        """
+        """Write each draft's continuation of its row. Return the most tokens of a row."""
         rows, most = self._state.rows, 0
         for row, sequence in enumerate(self.rows):
             if not sequence.request.draft or self.lane.num_beams > 1:
@@ -244,9 +238,7 @@ class Batch:
         return most
 
     def _collect(self) -> dict[DecodeSequence, int]:
-        """Wait for the oldest launched step. Return the sequences that it ended, with their
-        lengths. On CUDA the newest step is left running.
-        """
+        """Wait for the oldest launched step; return the sequences that it ended, with lengths."""
         if self.context.runner.on_cuda and len(self._pending) == 1:
             return {}
         pending, shape, rows = self._pending.popleft()
@@ -347,9 +339,7 @@ class Batches(dict[Lane, Batch]):
 
     def prepare(self) -> dict[Lane, int]:
         """On CUDA, allocate the rows of the usual lanes and capture their graphs. Return how many
-        rows these lanes have.
-
-        If memory runs out, log a warning; the rows are then allocated on first use.
+        rows there are; without memory, they are allocated on first use.
         """
         rows = dict[Lane, int]()
         if not self._context.runner.on_cuda:

@@ -1,18 +1,15 @@
 """Beam search over the rows of a batch: several texts per window, of which the likeliest is kept.
 
-The rules are those of openai/whisper's BeamSearchDecoder (`decoding.py`) with a patience of 1.
-Every beam offers its likeliest tokens and the best of a window's candidates continue. Candidates
-that end the text are set aside if they rank above the last that continues. A window is done when as
-many texts have ended as it has beams, or at its length limit.
+The rules are those of openai/whisper's BeamSearchDecoder (`decoding.py`) with a patience of 1: a
+window is done when as many texts have ended as it has beams, or at its length limit.
 
-Each beam has a place in memory. Its first continuation stays in that place, and only a second
-continuation is copied, to the place of a dead beam. On a CPU few keys and values are then copied:
-only the positions after the two texts diverge. On CUDA a step reads no value back to the host, so
-it is replayed as a graph; there all places are copied, from the prompt's end on.
+A beam's first continuation stays in its place in memory; only a second one is copied, to the place
+of a dead beam. On a CPU only the positions after the two texts diverge are copied. On CUDA a step
+reads no value back to the host, so it is replayed as a graph; there all places are copied, from the
+prompt's end on.
 
 A step reorders only what the next step reads. Which token was written at which place, and which
-beam it continued, stays in the state. The best text is read back from its end, together with the
-places that hold its alignment queries.
+beam it continued, stays in the state, from which the best text is read back.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
 """Passes on CUDA, captured as graphs when a state's rows are allocated, and replayed.
 
 A step of Whisper's decoder is hundreds of small kernels, and so are its prefill and the encoder.
-Launched one by one from Python, they leave the device idle most of the time. No pass reads a value
-from the device (see `asr.engine.speculative`), so each can be captured whole.
+Launched one by one from Python, they leave the device idle most of the time.
 
 Shapes are rounded up to few sizes, and a fixed list of shapes is captured; every other shape runs
-eagerly. Each pass of the list runs eagerly first, because libraries that create handles or compile
-kernels at first use must not do so inside a capture (pytorch#99397). Then it runs as a graph over
-the same noise. If the results differ, or a capture fails, graphs are turned off: at load all, for
-rows that are allocated later those over these rows. If memory runs out, no further shape is
-captured.
+eagerly. Each pass of the list runs eagerly first, because libraries must not create handles or
+compile kernels inside a capture (pytorch#99397), and then as a graph over the same noise. If the
+results differ, or a capture fails, graphs are turned off: at load all, for rows that are allocated
+later those over these rows. If memory runs out, no further shape is captured.
 
-All graphs over a state share a memory pool. That is safe because they run one after the other and
-each result is copied out before the next pass. They share a capture stream that no other state
-uses: cuBLAS keeps a workspace for each stream, graphs hold its address, and newer versions of torch
-free it as soon as one graph that was captured on the stream is dropped (pytorch#193402). So all
-graphs over a state are dropped together, before the memory of the state is freed.
+All graphs over a state share a memory pool, because each result is copied out before the next pass,
+and a capture stream of their own: cuBLAS keeps a workspace for each stream, and newer versions of
+torch free it with the first graph that is dropped (pytorch#193402). So all graphs over a state are
+dropped together, before the memory of the state is freed.
 """
 
 from __future__ import annotations
@@ -130,9 +127,7 @@ class CudaGraphRunner(StepRunner):
         )
 
     def prefill(self, state: DecodeState, places: Sequence[int], batch: PrefillBatch) -> Tensor:
-        """Prefill a few rows per graph; their places are an input. Sampled rows, and prompts and
-        guesses of sizes outside `sizes`, run eagerly.
-        """
+        """Prefill a few rows per graph; sampled rows and sizes outside `sizes` run eagerly."""
         usual = batch.prompt_len in self.sizes.prompt and batch.verified in self.sizes.guess
         if batch.sampled or not usual:
             return super().prefill(state, places, batch)
@@ -155,10 +150,8 @@ class CudaGraphRunner(StepRunner):
         return torch.cat(starts)
 
     def launch(self, state: DecodeState, shape: StepShape) -> PendingResult:
-        """Start a step. Calling the returned function waits for the result.
-
-        Every step computes the timestamp grammar, so steps with and without timestamps share
-        graphs. Rows without timestamps ignore the grammar.
+        """Start a step. Calling the returned function waits for the result. All rows compute the
+        timestamp grammar, which some ignore, so they share graphs.
         """
         shape = shape._replace(timestamps=True)
 
@@ -228,9 +221,7 @@ class CudaGraphRunner(StepRunner):
             logger.warning("memory is short: %d of %d CUDA graphs are left out", left, len(passes))
 
     def _give_up(self, kept: set[Hashable], reason: str) -> None:
-        """Drop the graphs of other owners than `kept`, which then run eagerly, and log why. If none
-        are kept, nothing is captured any more.
-        """
+        """Drop all graphs but those of `kept`, and log why; if none are kept, capture no more."""
         for owner in set(self._sets) - kept:
             self._streams.remove(self._sets.pop(owner).stream)  # which a failed capture has used
         self.enabled = bool(kept)

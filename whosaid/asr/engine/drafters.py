@@ -1,11 +1,8 @@
 """The drafters of a batch: an assistant, or Medusa heads on the main model's own state.
 
-An assistant reads tokens: a small model with its own caches runs once per draft. Heads read the
-hidden state of the main model that chose a row's newest token. So they keep only that vector per
-row, but every step must write it.
-
-Both have the methods that prefill and drafting call. Drafts never decide a token, so a drafter
-changes only speed.
+An assistant is a small model with its own caches, which runs once per draft. Heads read the hidden
+state of the main model that chose a row's newest token, which every step must write. Drafts never
+decide a token, so a drafter changes only speed.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
 """Decides how many tokens to draft, from measured step costs and the acceptance of drafts.
 
 A step that drafts k tokens yields 1 + p1 + p1 p2 + .. tokens; pj is the probability that draft j is
-right if the drafts before it are. The step costs k steps of the assistant, or the heads, and a
-longer pass of the main model. An assistant is equally good at every depth, so it has one rate
-(Leviathan et al. 2023, equation 1). Deeper heads are right less often, so each head has a rate of
-its own. No formula gives the costs for given models, device and number of rows, so they are
-measured once at load. If memory is too short for that, nothing is drafted.
+right if the drafts before it are. An assistant is equally good at every depth, so it has one rate
+(Leviathan et al. 2023, equation 1); each head has a rate of its own. Costs depend on models, device
+and number of rows, so they are measured once at load. If memory is too short for that, nothing is
+drafted.
 
-A request may fix the number of drafts. Otherwise costs and acceptance decide twice. A window is
-prepared for drafts only if they pay as it enters, preparation included. Each step then drafts as
-many tokens as pay among the running rows. If the best number does not clearly beat none, nothing is
-drafted: an assistant then has no memory and reads nothing, and no step updates the state of heads.
-So asking for a drafter never costs time. While drafting is off, the estimates decay towards their
-prior, until a few drafts are worth another try.
+Unless a request fixes the number of drafts, costs and acceptance decide twice: a window is prepared
+for drafts only if they pay as it enters, and each step drafts as many tokens as pay among the
+running rows. If the best number does not clearly beat none, nothing is drafted, and an assistant
+has no memory. Meanwhile the estimates decay towards their prior, until a few drafts are worth
+another try.
 """
 
 from __future__ import annotations
@@ -147,9 +145,7 @@ class AcceptanceRate:
 
 @dataclass
 class DraftLength:
-    """Chooses one of `lengths`, the numbers of drafts, by a running estimate. `rates` holds one
-    rate for all depths, or one per depth.
-    """
+    """Chooses one of `lengths` by running `rates`, one for all depths or one per depth."""
 
     costs: StepCosts
     lengths: Sequence[int]
@@ -183,9 +179,7 @@ class DraftLength:
         return drafts > 0 and TOKENS_OF_A_WINDOW * saved > self.costs.preparing
 
     def _best(self, rows: int, draftable: int) -> tuple[int, float]:
-        """Return the number of drafts with the most tokens a second over all rows, and that speed.
-        The number is 0 unless drafts beat none by MIN_SPEEDUP.
-        """
+        """Return the number of drafts with the most tokens a second, 0 if unclear, and those."""
         if rows not in self._seconds:
             self._seconds[rows] = [self.costs.step(rows, k) for k in (0, *self.lengths)]
         plain, *drafted = self._seconds[rows]
@@ -212,9 +206,7 @@ def expected_tokens(rates: Sequence[float], drafts: int) -> list[float]:
 
 
 def measured_drafting(memory: StateMemory, encoder: Encoder) -> DraftLength | None:
-    """Time steps and the preparation of a window; None if the device's memory is too small. The
-    timed rows are finished, which costs the same and changes nothing.
-    """
+    """Time steps and the preparation of a window on finished rows; None without memory for it."""
     policy, runner = DraftPolicy(memory.draft_model), memory.runner
     lengths = [each for each in runner.draft_lengths if each <= policy.most] or [policy.most]
     try:

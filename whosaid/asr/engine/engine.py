@@ -264,9 +264,7 @@ class DecodeEngine(Engine):
     def detect_language(
         self, samples: NDArray[np.float32], frames: int | None = None
     ) -> LanguagePosterior:
-        """Return the probabilities of a window's languages and of no speech; `frames` as in
-        Request. Raises OutOfMemory if one window does not fit into the device's memory.
-        """
+        """Return the probabilities of a window's languages and no speech. Raises OutOfMemory."""
         window = AudioWindow(samples, frames=frames)
         with self.computing():
             while True:
@@ -282,9 +280,7 @@ class DecodeEngine(Engine):
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Run the block on the engine's stream. Raises RuntimeError outside the engine's thread. On
-        CUDA, work on another stream is in no order with the engine's.
-        """
+        """Run the block on the engine's stream. Raises RuntimeError in other threads."""
         self._check_thread()
         self.threads.adjust()
         with self._on_stream():

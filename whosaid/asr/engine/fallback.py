@@ -104,9 +104,7 @@ class Fallback:
         return self.rejects_start(result.start_logprob, result.no_speech_prob)
 
     def rejects_start(self, start_logprob: float, no_speech_prob: float) -> bool:
-        """Return whether a text with this start should be decoded again, whatever follows. If the
-        window may be silent, its end decides.
-        """
+        """Return whether to decode a text with this start again; a silent window's may stay."""
         below = start_logprob < self.logprob_threshold - self.start_margin
         return below and no_speech_prob <= self.no_speech_threshold
 
@@ -136,11 +134,9 @@ def compression_ratio(text: str) -> float:
 
 
 def letter_compression_ratio(text: str) -> float:
-    """Return the zlib compression ratio of the text at one byte a letter.
-
-    Speech stays below 2.4, loops do not. For Latin script the ratio is OpenAI's. UTF-8 of other
-    scripts has the same byte before each letter: two plain sentences of Georgian
-    (tests/test_fallback.py) have a ratio of 2.5 in UTF-8, and of 1.4 at a byte a letter.
+    """Return the zlib compression ratio of the text at one byte a letter, in which speech stays
+    below 2.4 and loops do not. UTF-8 of other scripts than Latin has the same byte before each
+    letter: two plain sentences of Georgian (tests/test_fallback.py) have 2.5 in it, not 1.4.
     """
     return _compression_ratio(bytes(ord(letter) & 255 for letter in text))
 
@@ -202,9 +198,7 @@ def find_repetition(tokens: Sequence[int], begin: int = 0) -> Repetition | None:
 
 
 def read_repetitions(tokens: Sequence[int], attend: Attend) -> tuple[Loop | None, list[int]]:
-    """Find the first loop and the repetitions in text `tokens`, by their attention. Return the loop
-    and the text up to it, in which each repetition is written once.
-    """
+    """Return the first loop in `tokens`, by attention, and the text with each repetition once."""
     once: list[int] = []
     begin = 0
     while found := find_repetition(tokens, begin):

@@ -1,14 +1,12 @@
 """Prefill: projects the audio of entering sequences, reads prompts and chooses first tokens.
 
-The same pass gives everything else about a window. The logits at the start of transcript hold the
-probability of no speech, and the logits at the prompt's end the first token, so neither costs
-another pass. A guess of the text is read after the prompt and verified like the drafts of a step
-(`asr.engine.speculative`), so a right guess of n tokens costs no step. A text that must begin with
-given tokens gets them in the same way.
+The logits at the start of transcript hold the probability of no speech, and the logits at the
+prompt's end the first token. A guess of the text is read after the prompt and verified like the
+drafts of a step (`asr.engine.speculative`). A text that must begin with given tokens gets them in
+the same way.
 
-Prompts of different lengths share the pass. Each is padded at its end with tokens whose keys are
-overwritten before anything attends to them. Like a step, the pass reads no value from the device,
-so CUDA can replay it as a graph.
+Each prompt is padded at its end with tokens whose keys are overwritten before anything attends to
+them. The pass reads no value from the device, so CUDA can replay it as a graph.
 """
 
 from __future__ import annotations

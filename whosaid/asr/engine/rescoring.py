@@ -110,9 +110,7 @@ def _written(
 def accept_alternatives(
     proposed: Sequence[Alternative], margins: Sequence[float]
 ) -> list[Alternative]:
-    """Return the alternatives with positive margins, in order of text. Of two that overlap, the one
-    with the larger margin is accepted.
-    """
+    """Return the alternatives with positive margins, in order, and of overlapping ones the best."""
     accepted: list[Alternative] = []
     for each, margin in sorted(zip(proposed, margins, strict=True), key=lambda pair: -pair[1]):
         apart = all(each.stop <= other.start or other.stop <= each.start for other in accepted)

@@ -75,10 +75,8 @@ class ResultReader:
     def _preferred_first(
         self, sequence: DecodeSequence, second: DecodeResult
     ) -> DecodeResult | None:
-        """Return the rejected first attempt if it wrote much more than the `second`.
-
-        A text with a rejected start is never preferred, because it has ended only if no check
-        (`stop_rejected`) came before its end.
+        """Return the rejected first attempt if it wrote much more than the `second`, but none with
+        a rejected start, which a check may have stopped.
         """
         first, fallback = sequence.rejected, sequence.options.fallback
         if first is None or fallback is None:
@@ -90,10 +88,8 @@ class ResultReader:
     def stop_rejected(
         self, state: DecodeState, sequences: list[DecodeSequence], longest: int
     ) -> None:
-        """Stop rows whose text, of at most `longest` tokens, loops or has a start to reject.
-
-        Everything that such a row would still write is dropped, so the result does not depend on
-        when rows are checked. Tentative windows (`Request.once`) also drop these starts.
+        """Stop rows whose text, of at most `longest` tokens, loops or has a start to reject. The
+        rest would be dropped, so the result does not depend on when rows are checked.
         """
         rows, live = state.rows, len(sequences)
         tokens, lengths = rows.tokens[:live, :longest].tolist(), rows.length[:live].tolist()
@@ -113,10 +109,8 @@ class ResultReader:
                 rows.finished[row] = True
 
     def stop_looping_beams(self, state: DecodeState, row: int, sequence: DecodeSequence) -> None:
-        """Stop a row whose likeliest beam loops, which only makes the beam likelier.
-
-        The other beams continue meanwhile, so the result depends on when the row is checked. A row
-        must be checked after a fixed number of its own steps.
+        """Stop a row whose likeliest beam loops, which only makes that beam likelier. Other beams
+        go on meanwhile, so check each row after a fixed number of its own steps.
         """
         assert state.beams is not None
         begin, length = len(sequence.prompt), int(state.rows.length[row])
@@ -201,9 +195,7 @@ class ResultReader:
 
 
 def writes_more(first: DecodeResult, second: DecodeResult, special_tokens: SpecialTokens) -> bool:
-    """Return whether the first text is complete, does not loop, and has twice as many text tokens.
-    The second may be likelier because it leaves out most of the speech.
-    """
+    """Return whether the first text is complete, does not loop, and is twice as long."""
     lengths = [len(special_tokens.text_tokens(each.tokens)) for each in (first, second)]
     return first.ended and not first.repetitive and lengths[0] >= 2 * lengths[1]
 

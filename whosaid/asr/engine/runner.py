@@ -74,9 +74,7 @@ class StepRunner:
         return nullcontext()
 
     def encoding(self, ahead: bool = False) -> AbstractContextManager[object]:
-        """Encode within the block, which follows earlier ones. Work queued before may still run;
-        later work waits for the block unless it is `ahead` of its use.
-        """
+        """Encode within the block; later work waits for it unless it is `ahead` of its use."""
         return nullcontext()
 
     def release(self, state: DecodeState) -> None:

@@ -4,18 +4,16 @@ The engine does one unit of work at a time: it lets windows of a lane into rows,
 of a lane's batch. `scheduling.fair_shares` chooses the unit's class (live, short or long
 recordings), then the part of the class (entering or stepping). Within a part lanes take turns.
 Within a lane the session with the fewest rows is next; among equals, the session that was served
-longest ago. So a short recording waits until one row is free, not until a long one has ended, and
-no running row is interrupted.
+longest ago.
 
-All rows of a step are alike, so each number of beams has a lane, with a queue and a batch. A window
-whose text was rejected moves to the lane of more beams, at the front of its session's queue. There
-it waits a while for other windows of its session that may follow, because rows cost least together.
+Each number of beams has a lane, with a queue and a batch. A window whose text was rejected moves to
+the lane of more beams, at the front of its session's queue, and waits a while for others of its
+session, because rows cost least together.
 
 A step on a CPU takes longer the more rows it has, so a shared engine gives long recordings lanes of
-their own there, and live windows have one. On a GPU all share rows, whose graphs are captured at
-load: long recordings leave a quarter of the rows free, and while somebody speaks, all recordings
-leave an eighth. Work is charged by the seconds of `clock`. On CUDA the host does not wait for the
-device, so steps are counted instead: a step of any batch costs one, and entering a window costs
+their own there, and live windows have one. On a GPU all share rows: long recordings leave a quarter
+of them free, and while somebody speaks, all recordings leave an eighth. Work is charged by the
+seconds of `clock`. On CUDA, where the host does not wait, a step costs one, and entering a window
 WINDOW_STEPS.
 """
 
@@ -173,9 +171,7 @@ class Scheduler:
     def __init__(
         self, limits: Limits = DEFAULT_LIMITS, rows_cost: bool = False, counts_steps: bool = False
     ) -> None:
-        """Set `rows_cost` if a step takes longer the more rows it has, and `counts_steps` if the
-        clock does not measure the device's time.
-        """
+        """Set `rows_cost` if more rows cost time, `counts_steps` if `clock` is not the device's."""
         self.limits, self.clock = limits, time.perf_counter
         self.own_lanes = frozenset[WorkClass]() if counts_steps else LIVE_ALONE
         if limits.shared and rows_cost:
@@ -238,9 +234,7 @@ class Scheduler:
         return unit._replace(entering=queue.entering, until=self.clock() + hold)
 
     def upcoming(self, lane: Lane) -> list[DecodeSequence]:
-        """Return the next windows of a lane, to be encoded beside its steps. There are none on a
-        CPU, or while the first of all has an encoder output.
-        """
+        """Return a lane's next windows, to encode beside its steps; on a CPU there are none."""
         if not self._counts_steps:
             return []
         waiting = self._queue(lane).waiting.values()
@@ -364,9 +358,7 @@ class Scheduler:
         self._rows_are_free()
 
     def isolate(self, sequences: Iterable[DecodeSequence]) -> None:
-        """Run the sequences of a failed step first in their lane, session by session. The session
-        at fault fails again alone, and harms no other.
-        """
+        """Run a failed step's sequences session by session, so that only one fails again."""
         for each in sequences:
             each.isolated = self._queues[each.lane].isolates = True
 
@@ -383,9 +375,7 @@ class Scheduler:
         logger.warning("%d windows at once do not fit into memory: at most %d", failed, queue.most)
 
     def wait_for_others(self, lane: Lane) -> None:
-        """Let a lane wait until the rows of others have ended, and then run alone. Until its own
-        rows have ended nothing else enters anywhere.
-        """
+        """Let a lane wait until others' rows have ended, and then run its rows alone."""
         self._starved.setdefault(lane)
 
     # Inside

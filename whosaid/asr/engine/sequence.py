@@ -144,9 +144,7 @@ class DecodeSequence:
         return len(self.prompt) + len(self.guess) + 1
 
     def read_start(self, start: list[float], languages: Mapping[str, int]) -> None:
-        """Keep a row of `prefill`'s output; `languages` maps codes to tokens. Attempts with
-        timestamps have no annotation probability, so an earlier one is kept.
-        """
+        """Keep a row of `prefill`'s output; `languages` maps codes to tokens."""
         self.no_speech_prob, language, probability, annotation = start
         self.annotation_prob = max(self.annotation_prob, annotation)
         for code, token in languages.items():

@@ -59,9 +59,7 @@ class Session:
         return max(0, self.most_rows - self._outstanding)
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Queue any number of requests. Raises
-        ValueError, and queues none, if a prefix does not suit the options.
-        """
+        """Queue requests. Raises ValueError, and queues none, if a prefix does not suit."""
         if requests:
             self._engine.add(self, requests)
             self._outstanding += len(requests)
@@ -75,9 +73,7 @@ class Session:
         return self.take()
 
     def take(self) -> list[tuple[Request, DecodeResult]]:
-        """Return the requests that finished since the last call. Raises OutOfMemory if one window
-        does not fit into the device's memory, and errors of the models.
-        """
+        """Return newly finished requests. Raises OutOfMemory, and errors of the models."""
         if self.error is not None:
             raise self.error
         finished = list(self.finished)

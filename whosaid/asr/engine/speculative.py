@@ -2,21 +2,17 @@
 
 A drafter, which is a small assistant or heads on the main model (`asr.engine.drafters`), writes k
 tokens. The main model reads all of them in one pass, which yields its own choice at every position.
-The longest prefix of the draft that equals those choices is accepted, and so is the main model's
-next choice: between 1 and k + 1 tokens a pass, and exactly the tokens of greedy decoding
-(Leviathan, Kalman and Matias 2023, "Fast inference from transformers via speculative decoding"; for
-greedy choice their acceptance test is equality).
+The longest prefix of the draft that equals those choices is accepted, and the main model's next
+choice: exactly the tokens of greedy decoding (Leviathan, Kalman and Matias 2023, "Fast inference
+from transformers via speculative decoding").
 
-In a batch, rows accept different numbers of tokens. Advancing all rows by the smallest number would
-lose almost everything (all of B rows accept a token with probability a to the power B). So every
-row has a length of its own: caches hold more than is final, the next pass overwrites rejected
-tokens, and nothing is shifted, padded or copied. After full acceptance the assistant lacks the last
-drafted token. So each step begins by giving the assistant the two newest tokens of every row, of
-which it may have read the first. Rows that sample or have no assistant take part and accept
-nothing.
+Rows of a batch accept different numbers of tokens, so every row has a length of its own: caches
+hold more than is final, the next pass overwrites rejected tokens, and nothing is shifted, padded or
+copied. After full acceptance the assistant lacks the last drafted token, so each step begins by
+giving it the two newest tokens of every row. Rows that sample or have no assistant accept nothing.
 
-A step is a function of tensors on the device alone and reads no value from the device. So the host
-never waits inside a step, and CUDA can replay it as a graph.
+A step is a function of tensors on the device alone, so the host never waits inside a step, and CUDA
+can replay it as a graph.
 """
 
 from __future__ import annotations

@@ -66,16 +66,12 @@ class DecodeState(RowTensors):
         return main.cache_bytes_per_row(max_len, num_beams) + drafter
 
     def forget(self, length: int) -> None:
-        """Zero the first `length` positions of all rows. Masked positions are multiplied by zero,
-        so a NaN that an earlier text left there would reach the next text.
-        """
+        """Zero the first `length` positions of all rows, where a NaN would pass through masks."""
         for cache in self.caches:
             cache.clear(length)
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Overwrite the rows `targets` with the rows `sources`; no row is both. Caches are copied
-        row by row, because gathering them would take their memory again.
-        """
+        """Overwrite rows `targets` with `sources`, row by row to save memory; no row is both."""
         for cache in self.caches:
             for source, target in zip(sources, targets, strict=True):
                 cache.move(source, target)

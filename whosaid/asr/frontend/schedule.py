@@ -2,16 +2,12 @@
 
 Regions between pauses are independent, so their windows fill a batch together. Within a region the
 next window waits for the previous one. If a window ends inside speech, Whisper marks that by a
-segment with a start and no end. That segment is decoded again at the head of the next window,
-because its words would be lost otherwise (openai/whisper, `transcribe.py`, moves `seek` in the same
-way).
+segment with a start and no end, which is decoded again at the head of the next window
+(openai/whisper, `transcribe.py`, moves `seek` in the same way).
 
-A long pause inside a window is replaced by silence. If Whisper took the pause for the end of the
-window, the speech after it is decoded again. Speech without words (`asr.output.unwritten`) is
-decoded again too: as a window of its own, or in two parts if it is most of its window.
-
-A decoder takes windows and reports up to which sample each was decoded. It knows no regions, so the
-windows do not depend on the batch size.
+A long pause inside a window is replaced by silence. Speech after a pause that Whisper took for the
+end of the window is decoded again, and so is speech without words (`asr.output.unwritten`): as a
+window of its own, or in two parts if it is most of its window.
 """
 
 from __future__ import annotations
@@ -108,9 +104,7 @@ class Schedule:
         return sum(self._unread.values())
 
     def grow(self, longer: Schedule, complete: bool) -> None:
-        """Add the windows of `longer`, a new schedule of the recording's samples so far. While the
-        recording is not `complete`, only windows that more samples do not change are added.
-        """
+        """Add `longer`'s windows; unless `complete`, those that more samples cannot change."""
         before, self._settled = self._settled, math.inf
         self._samples, self._planner = longer._samples, longer._planner
         if not complete:
@@ -172,10 +166,8 @@ class Schedule:
         return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
 
     def samples(self, window: Window) -> NDArray[np.float32]:
-        """Return the samples (n,) of a window, with silence in place of long pauses.
-
-        Whisper makes up words for the noise and music in pauses. A tentative window is all pause,
-        and stays as it is.
+        """Return the samples (n,) of a window, with silence in place of long pauses, for whose
+        noise Whisper makes up words. A tentative window, all pause, stays as it is.
         """
         samples = self._samples[window.start : window.stop]
         if window.tentative:
@@ -219,10 +211,8 @@ class Schedule:
     def decode_again(
         self, window: Window, start: int, stop: int, retries: int = 1
     ) -> tuple[Window, ...]:
-        """Plan and return windows over samples `start` to `stop` of a decoded window.
-
-        Their speech has no words, or too few. They count as `retries` more retries, of
-        MOST_RETRIES.
+        """Plan and return windows over samples `start` to `stop` of a decoded window, whose speech
+        lacks words. They count as `retries` more retries, of MOST_RETRIES.
         """
         if window.retries + retries > MOST_RETRIES:
             return ()
@@ -244,10 +234,8 @@ class Schedule:
         return found
 
     def _next_start(self, window: Window, seek: int, unfinished: bool) -> int:
-        """Return the sample at which decoding resumes: `seek` for a segment worth decoding again.
-
-        Otherwise return the end of a long pause that Whisper took for the window's end, or the
-        window's end.
+        """Return the sample at which decoding resumes: `seek` for a segment worth it, else the end
+        of a long pause that Whisper took for the window's end, or the window's end.
         """
         if unfinished:
             return seek if self._worth_decoding(window, seek) else window.stop

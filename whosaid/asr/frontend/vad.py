@@ -4,11 +4,9 @@ Whisper makes up words for silence, noise and music, so audio without detected s
 decoded, except for long loud stretches (`WindowPlanner.loud_pauses`). The thresholds err towards
 speech: missed words are lost, while silence taken for speech only costs time.
 
-The network of the `silero-vad` package is written out here around the package's weights, and
-nothing else of the package is used. The package's own model is a TorchScript that keeps the state
-of one stream inside and takes 32 ms of audio a call; importing the package sets torch's threads for
-the whole process. Here calls share no state, the convolutions process a block at once, and only the
-LSTM goes step by step: equal probabilities, eleven times faster.
+Only the weights of the `silero-vad` package are used. Its model keeps the state of one stream
+inside and takes 32 ms of audio a call. Here calls share no state, the convolutions process a block
+at once, and only the LSTM goes step by step: equal probabilities, eleven times faster.
 """
 
 from __future__ import annotations
@@ -80,10 +78,8 @@ class SpeechDetector:
 
 
 class SpeechSearch:
-    """Searches one recording, block by block, while it may still be decoded.
-
-    The last step is padded with silence. Blocks are amplified first, because the network misses
-    speech that was recorded quietly.
+    """Searches one recording, block by block, while it may still be decoded. The last step is
+    padded with silence. Blocks are amplified, because the network misses quiet recordings' speech.
     """
 
     def __init__(self, network: SileroNetwork) -> None:
@@ -134,10 +130,8 @@ class SileroStream:
 
 
 class SileroNetwork(nn.Module):
-    """The network of Silero VAD 5 and 6 at 16 kHz: spectrogram, four convolutions, LSTM.
-
-    The single steps of live streams take half the time if convolutions are written as products. On
-    some processors blocks take twice as long that way, so blocks use torch's convolutions.
+    """The network of Silero VAD 5 and 6 at 16 kHz: spectrogram, four convolutions, LSTM. The single
+    steps of live streams take half the time as products; blocks use torch's convolutions.
     """
 
     def __init__(self) -> None:
@@ -270,9 +264,7 @@ def find_speech(
     options: VadOptions = DEFAULT_OPTIONS,
     complete: bool = True,
 ) -> tuple[SampleSpan, ...]:
-    """Return the spans of speech in `length` samples, given the probability of each step. If the
-    recording is not `complete`, leave out a last span that may grow.
-    """
+    """Return spans of speech by each step's probability; unless `complete`, none that may grow."""
     rule = SpeechRule(options)
     found = dict.fromkeys(map(rule.push, probabilities.tolist()))
     if not complete:
@@ -285,10 +277,8 @@ def find_speech(
 
 
 def loudness(peaks: Tensor) -> float:
-    """Return the largest of the steps' peaks (n,), with clicks limited.
-
-    The limit is CLICK times the peak that SHORTEST_SPEECH steps reach, or all steps if there are
-    fewer.
+    """Return the largest of the steps' peaks (n,), at most CLICK times the peak that
+    SHORTEST_SPEECH steps, or all, reach.
     """
     loudest = peaks.topk(min(SHORTEST_SPEECH, len(peaks))).values
     return float(torch.minimum(loudest[0], CLICK * loudest[-1]))

@@ -114,10 +114,7 @@ class WindowPlanner:
         self._pause_starts, self._pause_stops = self._stops[:-1][long], self._starts[1:][long]
 
     def regions(self, cuts: Sequence[int] = ()) -> tuple[SampleSpan, ...]:
-        """Return the regions to decode, none of which extends over a cut.
-
-        On either side of a region is a pause, one of the `cuts` or an end of the audio.
-        """
+        """Return the regions to decode, between pauses, `cuts` and the ends of the audio."""
         found: list[SampleSpan] = []
         windows, start = 0, self.speech_from(0)
         region_start = start
@@ -136,9 +133,7 @@ class WindowPlanner:
         return tuple(found)
 
     def settled(self, regions: Sequence[SampleSpan]) -> int:
-        """Return the end of the last of `regions` that stays if the recording goes on: speech that
-        is found later begins behind all windows of the region, whose ends depend on it.
-        """
+        """Return the end of the last of `regions` that later speech cannot change."""
         horizon = int(self._starts[-2]) - self.limit if len(self._starts) > 1 else 0
         return max((each.stop for each in regions if each.stop <= horizon), default=0)
 
@@ -224,10 +219,8 @@ class WindowPlanner:
         return self.limit - self.limit // CUT_PART
 
     def _stop(self, start: int, last: int, due: int) -> int:
-        """Return a window's end: `last` if it fits, else in the last pause that fits.
-
-        The pause counts only if speech resumes at `due` or later. Without one the window ends
-        inside speech.
+        """Return a window's end: `last` if it fits, else in the last pause that fits before speech
+        at `due` or later, else inside speech.
         """
         furthest = start + self.limit
         if last <= furthest:
@@ -238,10 +231,7 @@ class WindowPlanner:
         return window_stop(self._loudness, start, last, self.limit)
 
     def _with_margins(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return starts and stops of speech with its margins, on the grid of frames.
-
-        Margins that would overlap meet at the quietest point of the pause.
-        """
+        """Return starts and stops of speech with margins, which meet where a pause is quietest."""
         grid = SAMPLES_PER_TOKEN
         starts = np.maximum((self._speech[:, 0] - self._margin) // grid * grid, 0)
         stops = np.minimum(-(-(self._speech[:, 1] + self._margin) // grid) * grid, self.length)

@@ -1,23 +1,18 @@
 """Fast linear layers and attention for CPUs, which are nearly all of Whisper's computation.
 
 torch multiplies float32 matrices with MKL, which reaches less than half the speed of oneDNN on
-processors other than Intel's. torch ships oneDNN too, but uses it for other types. A decoder
-multiplies the same weights with few positions again and again: weights packed in oneDNN's own
-layout halve the time of one position, and save a third for the dozens of positions of a large batch
-or of drafts (timed interleaved with torch's).
-
-Large weights are packed once, with the operators that torch's own compiler emits, and kept beside
-the checkpoint's. For smaller weights, setting up a call of oneDNN takes longer than the product.
-Attention is two products with a softmax between them: torch's fused kernel saves memory on a CPU,
-not time. Results differ by rounding only.
+processors other than Intel's. Weights packed in oneDNN's own layout halve the time of one position,
+and save a third for the dozens of positions of a large batch or of drafts. Large weights are packed
+once, with the operators that torch's own compiler emits. Attention is two products with a softmax
+between them: torch's fused kernel saves memory on a CPU, not time.
 
 These operators may change with torch: after an upgrade run tests/test_cpu_kernels.py, which
 compares each with torch's own. If one is gone, set AVAILABLE to False: all products are then
 torch's own.
 
-In a lower precision (`dtype`) large products are computed in bfloat16, and the decoder's largest in
-int8. Encoder attention, cross-attention and its cache are bfloat16 too. Layer norms, residual sums,
-and the decoder's self-attention with its cache stay float32; every softmax sums in float32.
+These operators may change with torch: after an upgrade run tests/test_cpu_kernels.py, which
+compares each with torch's own. If one is gone, set AVAILABLE to False: all products are then
+torch's own.
 """
 
 import itertools
@@ -163,18 +158,13 @@ class TransposedLinear:
 
 
 def encoder_batch_size(windows: int, device: torch.device) -> int:
-    """Return the number of windows in a pass of the encoder: one on a CPU, else all `windows`.
-
-    A CPU's caches fit one: 16 together take 1.1 to 1.2 times as long (docs/decoding.md).
-    """
+    """Return the windows in a pass of the encoder: all, but only one in a CPU's caches."""
     return 1 if device.type == "cpu" else windows
 
 
 def empty_transposed(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
-    """Return zeros (rows, heads, positions, size) with the type and device of `like`.
-
-    On a CPU they are stored transposed, positions side by side. `attention` with few query
-    positions reads values fastest in that layout, but keys in the usual one.
+    """Return zeros (rows, heads, positions, size) like `like`. On a CPU positions are side by side,
+    in which layout `attention` reads values, but not keys, fastest.
     """
     if not (_supported(like) or _rounded(like)):
         return zeros(like, rows, heads, positions, size)
@@ -262,10 +252,7 @@ def encoder_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def _blockwise_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return attention for a scaled query, computed in blocks of positions of one head.
-
-    torch's softmax sums in float32 even if its input is bfloat16.
-    """
+    """Return attention for a scaled query, in blocks of one head. Softmax sums in float32."""
     mixed = torch.empty_like(query, memory_format=torch.contiguous_format)
     transposed = values.transpose(2, 3).contiguous()
     for row, head in itertools.product(*map(range, query.shape[:2])):

@@ -1,12 +1,9 @@
 """Limits the number of OpenMP threads to the processors that are free.
 
-A parallel product waits for its slowest thread. If another process keeps one of our processors
-busy, a thread of every product is descheduled for milliseconds: two threads beside a busy neighbour
-on two processors are slower than one.
-
-The kernel counts how busy each processor was. Time that neither the calling thread nor OpenMP's
-threads used belongs to others: other processes, and this process's other threads. Processors are
-sampled while idle too (`watch`), so that a request begins with a number that fits.
+A parallel product waits for its slowest thread: two threads beside a busy neighbour on two
+processors are slower than one. The kernel counts how busy each processor was. Time that neither the
+calling thread nor OpenMP's threads used belongs to others. Processors are sampled while idle too
+(`watch`), so that a request begins with a number that fits.
 """
 
 import math
@@ -27,10 +24,8 @@ INTERVAL, IDLE_INTERVAL, STALE = 0.1, 0.25, 1.0
 
 @dataclass(frozen=True)
 class CpuSample:
-    """Seconds of processor time up to the time `taken`.
-
-    `busy` covers everything that ran on our `processors`, `own` the sampling thread and OpenMP's
-    threads, and `other_threads` this process's other threads.
+    """Seconds of processor time up to the time `taken`: `busy` on our `processors`, `own` of the
+    sampling thread and OpenMP's, and `other_threads` of this process.
     """
 
     taken: float
@@ -41,10 +36,7 @@ class CpuSample:
 
 
 class CpuThreads:
-    """Sets the calling thread's number of OpenMP threads, at most `most`.
-
-    If not `enabled`, the number is left alone.
-    """
+    """Sets the calling thread's number of OpenMP threads, at most `most`, if `enabled`."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -119,8 +111,5 @@ def others(before: CpuSample, after: CpuSample) -> float:
 
 
 def threads_beside(most: int, busy: float, processors: int) -> int:
-    """Return the number of threads, 1 to `most`, if others keep `busy` of the `processors` busy.
-
-    `most` may be below `processors`: a container's quota, OMP_NUM_THREADS or Ray may limit it.
-    """
+    """Return 1 to `most` threads, fewer if others keep `busy` of the `processors` busy."""
     return max(1, min(most, processors - round(busy)))

@@ -1,11 +1,10 @@
 """Attention without a mask on CUDA, by the faster of two kernels for its shape.
 
-torch chooses FlashAttention for half precision. A block of FlashAttention computes 128 queries,
-and keys are split among blocks only if rows and heads are too few to occupy the device. A decoding
-step has one query a row, so with many rows nearly all of that computation is wasted. cuDNN's
-attention reads keys and values at the speed of the memory, but on other devices than Hopper's it
-has raised errors, and computed wrong values (pytorch#162073, pytorch#193893). So it computes only
-where it was measured, and each shape only after its result for noise was that of torch's kernel.
+In torch's FlashAttention a block computes 128 queries. A decoding step has one query a row, so with
+many rows nearly all of that computation is wasted. cuDNN's attention reads keys and values at the
+speed of the memory, but on other devices than Hopper's it has raised errors, and computed wrong
+values (pytorch#162073, pytorch#193893). So it computes only where it was measured, and each shape
+only after its result for noise was that of torch's kernel.
 """
 
 import logging

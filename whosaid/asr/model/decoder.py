@@ -1,10 +1,9 @@
 """Whisper's decoder over caches in which every row has a length of its own.
 
-transformers keeps one length for all rows of a batch, so rows cannot draft, accept or end
-independently. This decoder computes the results of transformers' modeling_whisper.WhisperDecoder
-(to rounding) from the checkpoint's weights. Query, key and value are one product. Keys and values
-of the audio are one product too, but on a CPU. The queries of alignment heads
-are cached, so that word times need no second pass.
+transformers keeps one length for all rows of a batch. This decoder computes the results of
+transformers' modeling_whisper.WhisperDecoder (to rounding) from the checkpoint's weights. Query,
+key and value are one product. Keys and values of the audio are one product too, but on a CPU. The
+queries of alignment heads are cached, so that word times need no second pass.
 """
 
 from __future__ import annotations
@@ -191,10 +190,8 @@ class CrossAttention:
 
 
 class DecoderLayer:
-    """Self-attention, cross-attention and a perceptron over one layer's `weights`.
-
-    `dtype` is the precision of products, as in `PackedLinear`; `aligned` and `first_aligned` are as
-    in `CrossAttention`.
+    """Self-attention, cross-attention and a perceptron over one layer's `weights`, with `dtype` as
+    in `PackedLinear`, `aligned` and `first_aligned` as in `CrossAttention`.
     """
 
     def __init__(
@@ -308,10 +305,8 @@ class Decoder:
         return (own + cross) * (like.shape[1] // heads)
 
     def fill_cross_kv(self, encoded: Tensor, cache: KVCache) -> None:
-        """Project the encoder's output (rows, frames, d_model) into the cache's rows.
-
-        If `encoded` has fewer frames than the model, its keys and values are repeated, which does
-        not change attention.
+        """Project the encoder's output (rows, frames, d_model) into the cache's rows, repeated if
+        it has fewer frames than the model, which does not change attention.
         """
         together = encoder_batch_size(encoded.shape[0], encoded.device)
         for start in range(0, encoded.shape[0], together):
@@ -462,10 +457,8 @@ def upcast(x: Tensor) -> Tensor:
 
 
 def alignment_heads(model: WhisperModel) -> tuple[AlignmentHead, ...]:
-    """Return the heads that a checkpoint lists, else all heads of the upper half of its layers.
-
-    Heads that do not exist are skipped: some distilled checkpoints list the heads of a deeper
-    model.
+    """Return the heads that a checkpoint lists and has (distilled ones list a deeper model's), else
+    all heads of the upper half of its layers.
     """
     layers, heads = model.config.decoder_layers, model.config.decoder_attention_heads
     listed = model.generation_config.to_dict().get("alignment_heads") or ()
@@ -476,10 +469,8 @@ def alignment_heads(model: WhisperModel) -> tuple[AlignmentHead, ...]:
 
 
 def sharpest_heads(attention: Tensor) -> Tensor:
-    """Return the half of the heads (heads, tokens, frames) whose tokens look at the fewest frames.
-
-    The measure is the mean over the tokens of the largest weight. Heads disagree by up to 0.1 s:
-    the mean over all of them blurs the boundaries of words.
+    """Return the half of the heads (heads, tokens, frames) with the largest mean of the tokens'
+    largest weights. The mean over all heads blurs the bounds of words.
     """
     sharpness = attention.amax(dim=2).mean(dim=1)
     return attention[sharpness.topk(-(-len(attention) // 2)).indices]
@@ -503,10 +494,7 @@ def normalize_attention(attention: Tensor) -> Tensor:
 
 
 def _median_filter(values: Tensor) -> Tensor:
-    """Return the median over each frame and its neighbours, mirrored at the ends.
-
-    Half a bubble sort over shifted copies is many times faster than torch's median of seven.
-    """
+    """Return the median of frames and their neighbours, mirrored at the ends; torch's is slow."""
     reach = min(MEDIAN_WIDTH, 2 * values.shape[2] - 1) // 2
     near = list(
         F.pad(values, (reach, reach), mode="reflect").unfold(2, 2 * reach + 1, 1).unbind(dim=3)

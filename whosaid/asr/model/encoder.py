@@ -65,12 +65,9 @@ class EncoderOutput(NamedTuple):
 
 
 class LogMel:
-    """Computes log-mel spectrograms of many windows at once, on the model's device, with the
-    parameters of a checkpoint's feature extractor.
-
-    Every window is normalised by its own loudest value. One spectrogram of the whole recording, cut
-    into windows, would be cheaper and wrong: a loud sound in another window would change this one.
-    The values equal those of transformers' WhisperFeatureExtractor, which works on the CPU.
+    """Computes log-mel spectrograms of many windows at once, on the model's device, equal to those
+    of transformers' WhisperFeatureExtractor on the CPU. Every window is normalised by its own
+    loudest value, so one spectrogram of the whole recording, cut into windows, would be wrong.
     """
 
     def __init__(self, feature_extractor: WhisperFeatureExtractor, device: torch.device) -> None:
@@ -82,10 +79,7 @@ class LogMel:
         self.filters = torch.from_numpy(filters.T.copy()).to(device)  # (bands, frequencies)
 
     def __call__(self, windows: Sequence[NDArray[np.float32]]) -> Tensor:
-        """Return features (windows, bands, frames), float32, of windows of samples (n,).
-
-        Each window is cut or padded with silence to `n_samples`.
-        """
+        """Return features (windows, bands, frames) of samples (n,), cut or padded to a window."""
         padded = np.zeros((len(windows), self.n_samples), dtype=np.float32)
         for row, window in zip(padded, windows, strict=True):
             row[: len(window)] = window[: self.n_samples]

@@ -1,9 +1,8 @@
 """Keys and values of a batch of rows, allocated once; each row has a length of its own.
 
-The cache stores no lengths. A pass writes at given positions and attends to nothing beyond them, so
-the next pass overwrites rejected tokens. Addresses never change, so CUDA graphs can be replayed.
-All layers of one kind are one tensor, so that one operation moves or clears a row. Each beam of a
-row has its own keys and values of the text; all share the keys and values of the audio.
+A pass writes at given positions and attends to nothing beyond them, so the next pass overwrites
+rejected tokens. Addresses never change, so CUDA graphs can be replayed. All layers of one kind are
+one tensor. Each beam of a row has its own keys and values of the text; all share the audio's.
 """
 
 from __future__ import annotations
@@ -178,10 +177,8 @@ class KVCache(RowTensors):
 
 
 def zeros(like: Tensor, *shape: int) -> Tensor:
-    """Return zeros with the type and device of `like`.
-
-    On a CPU a page takes memory only when it is first written, so unused rows take none. Raises
-    MemoryError if there is no address space.
+    """Return zeros with the type and device of `like`. On a CPU a page takes memory only when it is
+    first written. Raises MemoryError if there is no address space.
     """
     if like.device.type != "cpu" or not math.prod(shape):
         return like.new_zeros(*shape)

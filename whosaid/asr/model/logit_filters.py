@@ -1,10 +1,9 @@
 """Filters logits: Whisper's suppressed tokens and the grammar of its timestamps.
 
 Three numbers describe what the grammar allows after a history: the first text token, the first and
-the last timestamp. They are computed for all rows and positions at once. Greedy choice, drafting,
-verification and sampling share them, so a draft is verified by exactly the filter that made it, and
-no row is visited in Python. Each row follows the grammar or does not, so requests with and without
-timestamps share a batch.
+the last timestamp. They are computed for all rows and positions at once, for greedy choice,
+drafting, verification and sampling alike. Each row follows the grammar or does not, so requests
+with and without timestamps share a batch.
 
 The order is that of transformers: suppressed tokens, then the grammar, then "a timestamp if all
 timestamps together are likelier than any text token" (Radford et al. 2022, section 2.3;

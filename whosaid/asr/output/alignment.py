@@ -1,21 +1,16 @@
 """Times the words of a window's segments by attention and loudness.
 
-A token's cross-attention is high over the sound that the token stands for, so words are laid along
-the window on the path that collects the most attention (dynamic time warping, as in
-openai/whisper's `timing.py`). Attention says little about silence, though: if words alone are on
-the path, they also take every pause, and mostly the word after the pause grows.
+Words are laid along the window on the path that collects the most cross-attention of their tokens
+(dynamic time warping, as in openai/whisper's `timing.py`). Attention says little about silence, so
+pauses are on the path too, before each word and after the last, perhaps of no duration. A pause
+gains in quiet frames and loses in loud ones. Whisper's own timestamps only bound the words.
 
-Therefore pauses are on the path too. Before each word and after the last there is a pause, possibly
-of no duration. A pause gains in quiet frames and loses in loud ones, so it takes the silence over
-which words would otherwise be stretched. Whisper's own timestamps only bound the words of a
-segment.
+Not every loud frame is a word: there is breath, "uh", a lengthened vowel, or speech without words.
+A word therefore begins with the rise of its first token's attention, and ends soon after the fall
+of its last token's, or goes on while it is loud before a gap, because attention falls before the
+sound does. docs/benchmarks/word-times.md has the errors.
 
-Not every loud frame is a word, though: breath, "uh", a lengthened vowel, or speech without words,
-as after a text that ends too early. A word therefore begins with the rise of its first token's
-attention, and ends soon after the fall of its last token's. Attention falls before the sound does,
-so a word before a gap goes on while it is loud. docs/benchmarks/word-times.md has the errors.
-
-Two grids are used: attention has frames of 20 ms, loudness has steps of 10 ms.
+Attention has frames of 20 ms, loudness has steps of 10 ms.
 """
 
 from collections.abc import Sequence
@@ -111,10 +106,7 @@ def _decoded(result: DecodeResult, places: NDArray[np.intp], models: WhisperMode
 
 
 def spoken_until(result: DecodeResult) -> float:
-    """Estimate when the last word was spoken, in seconds from the window's beginning.
-
-    The estimate is the median peak of the last tokens' attention, which `result` must hold.
-    """
+    """Return about when the last word was spoken, in seconds: the last tokens' median peak."""
     assert result.attention is not None
     peaks = result.attention[-LAST_TOKENS:].argmax(axis=1)
     return float(np.median(peaks) + 1) / TOKENS_PER_SECOND
@@ -165,10 +157,8 @@ def _words_to_align(
 
 
 def _align(gain: NDArray[np.float32], words: Sequence[WordToAlign]) -> list[tuple[int, int]]:
-    """Return the first step and the stop of each word's spoken tokens on the best path.
-
-    `gain` (tokens + 1, frames) is each token's gain from each frame; its last row is for pauses.
-    The rows of the path are pause, word, pause, word, ..., pause.
+    """Return the first step and the stop of each word's spoken tokens on the best path of pause,
+    word, ..., pause. `gain` (tokens + 1, frames) is each token's gain, its last row for pauses.
     """
     order = [PAUSE]
     for word in words:
@@ -189,10 +179,7 @@ def _align(gain: NDArray[np.float32], words: Sequence[WordToAlign]) -> list[tupl
 def _near_attention(
     first: int, stop: int, attention: NDArray[np.float32], quiet: NDArray[np.bool_]
 ) -> tuple[int, int]:
-    """Return the part of a word's steps, `first` to `stop`, that is near its attention.
-
-    `attention` (tokens, frames) is that of its spoken tokens.
-    """
+    """Return the part of a word's steps that is near its `attention` (tokens, frames)."""
     if stop - first <= SHORTEST_WORD:
         return first, stop
     frame = first // 2

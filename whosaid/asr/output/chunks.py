@@ -8,10 +8,6 @@ Four rules are added. A window is dropped if a caption of laughter or music is l
 text. A window without detected speech is dropped unless the model is sure of its text. A retry is
 dropped if its text is unlikely. Whisper often closes a sentence exactly where the window is cut, so
 a short last segment before such a cut is decoded again whole.
-
-Reading changes nothing. `read` returns how far the window was decoded and what is unfinished there,
-the schedule decides whether that part is decoded again, and `chunks` turns the kept segments into
-chunks, in the time of the audio.
 """
 
 from collections.abc import Sequence
@@ -119,10 +115,7 @@ class ChunkReader:
     def _read_stopped(
         self, window: Window, result: DecodeResult, samples: NDArray[np.float32]
     ) -> ReadWindow:
-        """Return the sentences of a text that reached its limit, without a timestamp at the end.
-
-        The rest of the window is decoded next, together with a short last sentence.
-        """
+        """Return the sentences of a text that reached its limit; the rest is decoded next."""
         whole = Segment(result.tokens, 0.0, min(spoken_until(result), window.seconds))
         closed = self._sentences(result, (whole,), samples)
         rest = Segment((), closed[-1].end, window.seconds)
@@ -233,10 +226,7 @@ def _is_made_up(result: DecodeResult) -> bool:
 
 
 def _closed_by_cut(window: Window, closed: Sequence[Segment]) -> bool:
-    """Return whether the last of several segments was closed only by the window's cut in speech.
-
-    A long last segment is kept: decoding it again would decode most of the window twice.
-    """
+    """Return whether the window's cut in speech closed a short last one of several segments."""
     if len(closed) < 2 or window.stop == window.region_stop:
         return False
     return _is_short(closed[-1], window) and window.seconds - closed[-1].end < CUT_DISTANCE

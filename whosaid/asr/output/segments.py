@@ -3,13 +3,11 @@
     <|0.00|> good morning <|1.20|><|1.80|> how are you <|2.90|><|2.90|> i wo
     two closed segments, then an unfinished one
 
-An unfinished segment is returned separately. The schedule of windows decides whether the segment is
-decoded again with the next window or stays as it is. The rules are those of openai/whisper's
-`transcribe.py`.
+An unfinished segment is returned separately; the schedule of windows decides whether it is decoded
+again with the next window. The rules are those of openai/whisper's `transcribe.py`.
 
 Text without timestamps is split into sentences, timed by their words. Not every model writes
-punctuation, so a long pause ends a sentence too. A sentence is a segment like those between
-timestamps, so later steps need not know the source of the times.
+punctuation, so a long pause ends a sentence too.
 """
 
 from collections.abc import Sequence

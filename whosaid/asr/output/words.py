@@ -102,10 +102,7 @@ def pieces(tokens: Sequence[int], decode: Decode) -> list[Piece]:
 
 
 def longest_speech(word: str) -> float:
-    """Return the most seconds of speech that a word accounts for.
-
-    Digits, symbols and capitals within a word may each be pronounced as a word of their own.
-    """
+    """Return the most seconds that a word takes; its digits, symbols and capitals may be words."""
     spoken = [place for place, character in enumerate(word) if not _is_silent(character)]
     if not spoken:
         return WORD
@@ -125,10 +122,7 @@ def _seconds(character: str) -> float:
 
 
 def _groups(found: Sequence[Piece], spaced: bool) -> Iterator[list[Piece]]:
-    """Yield the pieces of each word if the language is `spaced`, else each piece.
-
-    A combining mark always stays with the letter before it.
-    """
+    """Yield the pieces of each word if `spaced`, else each piece with its combining marks."""
     group: list[Piece] = []
     for piece in found:
         initial = piece.text[0]

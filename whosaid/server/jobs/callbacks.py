@@ -45,13 +45,13 @@ PORTS = {"http": 80, "https": 443}
 # Seconds between tries; after the last pause comes the last try.
 PAUSES = (5, 30, 120, 600, 3600)
 SECONDS_TO_ANSWER = 10
+# This machine's trusted certificates are read once.
+_tls = cache(ssl.create_default_context)
 
 
 def read_target(url: str, allowed: Collection[str]) -> str:
-    """Return the host and port of `url`, which must be among `allowed` (names, or names with
-    ports).
-
-    Raises InvalidParameter for a malformed URL, Refusal for another host.
+    """Return the host and port of `url`, among `allowed` (names, or names with ports). Raises
+    InvalidParameter for a malformed URL, Refusal for another host.
     """
     found = URL.fullmatch(url)
     if found is None or len(url) > LONGEST_URL or "#" in url:
@@ -75,12 +75,6 @@ def signed_headers(secret: bytes, name: str, sent: int, body: bytes) -> dict[str
         "webhook-timestamp": str(sent),
         "webhook-signature": f"v1,{b64encode(signature).decode()}",
     }
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """Return a context with this machine's trusted certificates, which are read once."""
-    return ssl.create_default_context()
 
 
 class Callbacks:

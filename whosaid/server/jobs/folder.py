@@ -1,11 +1,8 @@
 """The folder `DATA_DIR`: its lock, and the recordings in it.
 
-One server uses the folder at a time. The kernel's lock ends with the process. Only this user can
-read the files, because recordings and transcripts are private. Folders that exist keep their modes,
-because a volume may belong to another user.
-
-The folder may have files of others. A recording of this server is named after its job, with `.part`
-until the database has the job. No other file is changed or removed.
+One server uses the folder at a time. Only this user can read the files. Folders that exist keep
+their modes, because a volume may belong to another user. A recording is named after its job, with
+`.part` until the database has the job. No other file is changed or removed.
 """
 
 from __future__ import annotations
@@ -25,9 +22,7 @@ TABLES = {"jobs", "owner_key"}
 
 
 class DataFolder:
-    """The folder at `path`, created if it is missing. Raises StartError if it cannot be used; the
-    files of others are then unchanged.
-    """
+    """The folder at `path`, made if missing. Raises StartError if it cannot be used as ours."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._audio, self._database = path, path / "audio", path / "jobs.sqlite"
@@ -79,9 +74,7 @@ class DataFolder:
         os.close(self._lock)
 
     def database(self) -> Path:
-        """Return the path of the database, made readable by this user only, because a restored file
-        may have another mode. SQLite gives the journal the same mode. Raises OSError.
-        """
+        """Return the database's path, made readable by this user only. Raises OSError."""
         self._database.touch(0o600)
         self._database.chmod(0o600)
         return self._database

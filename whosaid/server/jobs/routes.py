@@ -160,9 +160,7 @@ def _file(result: Result, form: str) -> bytes:
 
 
 def take_callback_url(body: dict[str, Any], hosts: Collection[str]) -> str | None:
-    """Remove the callback's URL from a body's parameters, because it is not a parameter of
-    transcription, and return it; None if there is none. Raises InvalidParameter, Refusal.
-    """
+    """Remove a body's `callback_url` from its parameters. Raises InvalidParameter, Refusal."""
     parameters = body.get("parameters")
     url = parameters.pop("callback_url", None) if isinstance(parameters, dict) else None
     if url is None:

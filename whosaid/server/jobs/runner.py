@@ -132,9 +132,7 @@ class JobRunner:
         self._callbacks.wake()
 
     async def _answer(self, job: str, kept: bytes) -> None:
-        """Run one job to its end, which is kept. If this process ends, the job does not; if the
-        server fails, the job is queued again.
-        """
+        """Run a job to its end, which is kept; if the server fails, the job is queued again."""
         began, told = time.monotonic(), "OK"
         try:
             async with self._service.endpoint.use_models():
@@ -174,9 +172,7 @@ class JobRunner:
         raise AssertionError("a request ends with its answer")
 
     def _read_request(self, job: str, kept: bytes) -> tuple[TranscriptionRequest, str | None]:
-        """Return the request as sent, with warnings of its submission and of this parse, and the
-        name of its key.
-        """
+        """Return the request with both parses' warnings, and the name of its key."""
         given: dict[str, Any] = json.loads(kept)
         config = InferenceConfig.read(given["parameters"])
         audio, sizes = self.store.audio(job), given.get("sizes") or []
@@ -190,10 +186,8 @@ class JobRunner:
 def write_request(
     request: TranscriptionRequest, sizes: Sequence[int], account: Account | None = None
 ) -> bytes:
-    """Return a request without its audio as JSON, kept until the job ends, with the `sizes` of its
-    files, which are kept as one. Clips of known speakers are included.
-
-    Only parameters that the client sent are written, so that a newer server can read the file.
+    """Return a request without its audio as JSON, with the `sizes` of its files, which are kept as
+    one, and its clips. Only sent parameters are written, for newer servers.
     """
     parameters = request.config.model_dump(mode="json", exclude_unset=True)
     key = None if account is None else account.name

@@ -181,18 +181,18 @@ class JobStore:
         """Return a new job that is on disk, or the owner's with the same idempotency `key`. Raises
         Refusal for a key of another recording, without room, or if the disk fails.
         """
+        values = len(audio) + len(request), owner, now, request, callback_url
         if key is None:
-            return self._add(
-                f"job_{secrets.token_hex(16)}", owner, audio, request, callback_url, now
-            )
-        content = audio, request, (callback_url or "").encode()
-        job = self._named(owner, key, content)
+            job = f"job_{secrets.token_hex(16)}"
+            self._add(job, audio, *values)
+            return self.job(owner, job)
+        job = self._named(owner, key, (audio, request, (callback_url or "").encode()))
         with self._naming:
-            if found := self._rows(WITH_KEY, (job[:-MARK_DIGITS],)):
-                if found[0][0] != job:
-                    raise reused()
-                return self.job(owner, job)
-            return self._add(job, owner, audio, request, callback_url, now)
+            if not (found := self._rows(WITH_KEY, (job[:-MARK_DIGITS],))):
+                self._add(job, audio, *values)
+            elif found[0][0] != job:
+                raise reused()
+            return self.job(owner, job)
 
     def _named(self, owner: bytes, key: str, content: Iterable[bytes]) -> str:
         """Return the id of a job with an idempotency key; its last digits tell the content."""
@@ -200,24 +200,15 @@ class JobStore:
         mark = hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in content))
         return f"job_{name[: 32 - MARK_DIGITS]}{mark.hexdigest()[:MARK_DIGITS]}"
 
-    def _add(
-        self,
-        job: str,
-        owner: bytes,
-        audio: bytes,
-        request: bytes,
-        callback_url: str | None,
-        now: float,
-    ) -> Job:
-        size = len(audio) + len(request)
+    def _add(self, job: str, audio: bytes, size: int, *values: object) -> None:
         with self._room(size):
             try:
                 self._folder.write(job, audio)
                 with self._lock:  # so that `claim` finds the recording under its name
                     self._rows(
-                        "INSERT INTO jobs (id, owner, status, created, bytes, request,"
-                        " callback_url) VALUES (?, ?, 'queued', ?, ?, ?, ?)",
-                        (job, owner, now, size, request, callback_url),
+                        "INSERT INTO jobs (id, bytes, owner, created, request, callback_url,"
+                        " status) VALUES (?, ?, ?, ?, ?, ?, 'queued')",
+                        (job, size, *values),
                     )
                     self._folder.accept(job)
             except OSError as error:
@@ -226,7 +217,6 @@ class JobStore:
             except Refusal:
                 self._folder.remove(job + ARRIVING)
                 raise
-        return self.job(owner, job)
 
     def job(self, owner: bytes, job: str) -> Job:
         one = f"SELECT {COLUMNS} FROM jobs WHERE id = ? AND owner = ?"
@@ -256,10 +246,8 @@ class JobStore:
     # Calls of the runner
 
     def claim(self, most: int, now: float) -> tuple[str, bytes] | None:
-        """Set the next job to running, and return it with its request.
-
-        None if no job may start: `most` are running, or a job that a crash interrupted runs alone.
-        Raises Refusal.
+        """Set the next job to running, and return it with its request; None if `most` are running,
+        or a job that a crash interrupted runs alone. Raises Refusal.
         """
         if not self._recovered:
             self._recover(now)
@@ -387,10 +375,7 @@ class JobStore:
         return rows[0]
 
     def _rows(self, statement: str, values: Any = ()) -> list[Any]:  # noqa: ANN401
-        """Execute a statement in its own transaction, and return its rows.
-
-        Raises Refusal if the database cannot be read or written; the log has the reason.
-        """
+        """Execute a statement in its own transaction. If that fails, log why and raise Refusal."""
         try:
             with self._lock:
                 return self._database.execute(statement, values).fetchall()

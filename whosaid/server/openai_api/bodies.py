@@ -80,9 +80,7 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
 
 
 def extras(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return the warnings, and the log-probabilities, known speakers, voices and unspoken parts of
-    the client's `text` if requested.
-    """
+    """Return warnings, and log-probabilities, known speakers, voices and unspoken parts, if any."""
     found: dict[str, Any] = {}
     if asked.token_bytes is not None:
         found["logprobs"] = token_logprobs(answer.transcript.chunks, asked.token_bytes)

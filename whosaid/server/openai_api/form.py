@@ -1,12 +1,9 @@
 """Forms of OpenAI's audio API, checked before any audio is decoded.
 
-`TranscriptionForm` and `TranslationForm` have OpenAI's fields. The endpoint's own parameters are
-fields too (the SDK's `extra_body`), except those that a field of OpenAI's API determines. A warning
-names the unsupported fields.
-
-The loaded model answers whatever model a request names, because the field is mandatory in many
-clients. OpenAI's names, and names under which other projects publish the loaded model, cause no
-warning; for any other name a warning says which model has answered.
+`TranscriptionForm` and `TranslationForm` have OpenAI's fields, and the endpoint's own parameters
+(the SDK's `extra_body`), except those that a field of OpenAI's API determines. The loaded model
+answers whatever model a request names; a warning says so, except for OpenAI's names and names under
+which other projects publish the loaded model.
 """
 
 from __future__ import annotations
@@ -133,9 +130,7 @@ class TranslationForm(BaseModel):
 
     @classmethod
     def described(cls) -> dict[str, Any]:
-        """Return the form's JSON schema, including the endpoint's parameters that it accepts. A
-        form has neither null nor empty lists, so these are no values and no defaults.
-        """
+        """Return the JSON schema with the endpoint's parameters, without null and empty lists."""
         schema, own = cls.model_json_schema(), InferenceConfig.model_json_schema()["properties"]
         own = {name: each for name, each in own.items() if name not in (*INSTEAD, "task")}
         fields = own | schema["properties"]
@@ -170,9 +165,7 @@ def _in_form(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_default(name: str, values: Sequence[str]) -> bool:
-    """Return whether a field repeats the endpoint's default, as generated clients do, and so counts
-    as not sent. The route determines `task`.
-    """
+    """Return whether a field repeats a default, as generated clients do; not `task`."""
     if name in OTHER_NAMES or name == "task" or len(values) > 1:
         return False
     default, text = InferenceConfig.model_fields[name].default, values[0].strip()
@@ -205,10 +198,8 @@ class ServerVad(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class AudioRequest:
-    """A request of the audio API: the endpoint's request, and the form of the answer.
-
-    `format` is the response format, with `granularities` if it is verbose. `token_bytes` is set if
-    log-probabilities are wanted.
+    """A request of the audio API: the endpoint's, and the response `format`, with `granularities`
+    if it is verbose, and with `token_bytes` if log-probabilities are wanted.
     """
 
     request: TranscriptionRequest
@@ -323,10 +314,8 @@ def _granularities(form: TranslationForm) -> tuple[frozenset[str], str | None]:
 
 
 def _vad_parameters(form: TranslationForm) -> dict[str, Any]:
-    """Return `vad_parameters` from the options of `chunking_strategy`.
-
-    Audio is always cut in pauses, so `auto` and `server_vad` mean the same. The SDK sends a field
-    for each option; other clients send the object as JSON or Python text.
+    """Return `vad_parameters` from `chunking_strategy`, which the SDK sends as fields, others as
+    JSON or Python text. `auto` and `server_vad` mean the same: audio is cut in pauses.
     """
     strategy = form.chunking_strategy or "auto"
     options = {} if strategy == "auto" else _read_object(strategy)
@@ -388,10 +377,8 @@ def _refuse_unshown(given: Mapping[str, object], wanted: str) -> None:
 def _diarize(
     given: Mapping[str, object], diarize: bool | None, wanted: str, endpoint: Endpoint
 ) -> bool | None:
-    """Return `diarize`: True if the format or a field requests speakers. Separate channels are
-    speakers without diarization.
-
-    Raises Unsupported if no diarization model is loaded, or if the format cannot show speakers.
+    """Return `diarize`: True if the format or a field requests speakers, unless channels count as
+    such. Raises Unsupported without a diarization model, or if the format shows no speakers.
     """
     separate = given.get("channels") == "separate"
     asked = [INSTEAD.get(name, name) for name in HINTS if name in given]
@@ -411,9 +398,7 @@ def _diarize(
 def _parse(
     form: TranslationForm, parameters: dict[str, Any], endpoint: Endpoint
 ) -> TranscriptionRequest:
-    """Return the endpoint's request. Errors name the client's fields: `keywords` instead of
-    `hotwords`, the lists of names and references instead of `known_speakers`.
-    """
+    """Return the endpoint's request. Errors name the client's fields, such as `keywords`."""
     try:
         return endpoint.parse({"inputs": form.file, "parameters": parameters}, as_text=True)
     except InvalidParameter as error:

@@ -14,9 +14,7 @@ from whosaid.transcript import SpeakerSegment, Word
 
 
 def with_labels(answer: Answer) -> Answer:
-    """Return the answer with OpenAI's labels. Known speakers keep their names, and segments without
-    a speaker get none. `known_speakers` has the new labels too.
-    """
+    """Return the answer with OpenAI's labels, or known names, in `known_speakers` too."""
     segments = answer.segments or ()
     found = [each.speaker for each in segments]
     found += [word.speaker for each in segments for word in each.words]

@@ -44,9 +44,7 @@ class EventGiven(Given):
 
 
 class Update(EventGiven):
-    """`session.update`, or `transcription_session.update` of OpenAI's beta: change the session's
-    settings. Some clients send these without a `session` around them.
-    """
+    """`session.update`, or the beta's `transcription_session.update`, perhaps without `session`."""
 
     session: SessionGiven
 

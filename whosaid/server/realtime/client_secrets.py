@@ -8,7 +8,7 @@ the server invalidates them.
 import hashlib
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from whosaid.server.clock import now
 from whosaid.server.errors import Kind, Refusal
@@ -24,10 +24,7 @@ RANDOM_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ClientSecret:
-    """A secret: `value` opens sessions with `config` until `expires_at`, in seconds since 1970.
-
-    `principal` is who uses the secret.
-    """
+    """`value` opens sessions of `principal` with `config` until `expires_at` (since 1970, in s)."""
 
     value: str
     expires_at: int
@@ -52,7 +49,8 @@ class ClientSecrets:
             text = f"{MOST_SECRETS} unexpired secrets exist, the most allowed"
             raise Refusal(Kind.BUSY, text, retry_after=max(1, first - int(now)))
         value = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
-        secret = ClientSecret(value, int(now) + seconds, config, creator.by_secret)
+        user = replace(creator, name=f"{creator.name}:secret")
+        secret = ClientSecret(value, int(now) + seconds, config, user)
         self._secrets[_digest(value.encode())] = secret
         return secret
 

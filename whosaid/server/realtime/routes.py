@@ -21,6 +21,7 @@ from whosaid.server.realtime.client_secrets import DEFAULT_S, LONGEST_S, SHORTES
 from whosaid.server.realtime.handshake import SUBPROTOCOL
 from whosaid.server.realtime.server_events import new_id
 from whosaid.server.realtime.session import OpenDriver, RealtimeSession
+from whosaid.server.request_body import read_all
 from whosaid.server.settings import ServerSettings
 
 MOST_BYTES = 2**16  # of a request for a secret
@@ -121,11 +122,7 @@ def query_warnings(query: QueryParams, endpoint: Endpoint) -> tuple[str, ...]:
 
 async def _read(request: Request) -> SecretGiven:
     """Parse the request for a secret. Raises ClientError, Refusal."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise Refusal(Kind.BODY_TOO_LARGE, f"the body may have {MOST_BYTES} bytes")
+    body = await read_all(request, MOST_BYTES)
     try:
         fields = read_object(body.decode()) if body else {}
     except UnicodeDecodeError:

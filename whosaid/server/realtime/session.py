@@ -1,9 +1,8 @@
 """One client's session, from its first event to the close of its socket.
 
-This task reads events and passes audio to the driver; the driver's task sends the transcript.
-Nothing is queued between them and the socket. While the client does not read, the driver waits and
-decodes nothing for it. While the driver has enough audio, or the client is too far ahead of real
-time, nothing is read from the socket, so the client has to stop sending.
+This task reads events and passes audio to the driver; the driver's task sends the transcript. While
+the client does not read, nothing is decoded for it. While the driver has enough audio, or the
+client is too far ahead of real time, nothing is read from the socket.
 """
 
 import asyncio
@@ -48,9 +47,7 @@ OpenDriver = Callable[[Send], LiveDriver]
 
 class Ahead:
     """Tracks how far a client is ahead of real time: at most `most` seconds of its audio may be
-    unplayed, if it is played from its arrival.
-
-    `now` returns seconds.
+    unplayed, if played from its arrival. `now` returns seconds.
     """
 
     def __init__(self, most: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -157,13 +154,10 @@ class RealtimeSession:
                 continue
             if message["type"] == "websocket.disconnect":
                 return
-            await self._let_time_pass()
+            # While the client is too far ahead, no other message is read.
+            while (seconds := self._ahead.wait) and self._place.stage is Stage.OPEN:
+                await self._place.wait_until(Stage.FINISHING, seconds)
             await self._handle(message)
-
-    async def _let_time_pass(self) -> None:
-        """Wait while the client is too far ahead; meanwhile no other message is read."""
-        while (seconds := self._ahead.wait) and self._place.stage is Stage.OPEN:
-            await self._place.wait_until(Stage.FINISHING, seconds)
 
     async def _receive(self) -> MutableMapping[str, Any]:
         """Receive a message. Raises TimeoutError if the client is idle for too long."""
