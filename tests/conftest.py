@@ -252,9 +252,8 @@ def assistant_folder(tmp_path_factory) -> Path:
 def misfit_folder(tmp_path_factory) -> Path:
     from tests.support.tiny_whispers import Published, save
 
-    return save(
-        tmp_path_factory.mktemp("misfit"), Published(text_entries=300, languages=4, seconds=3)
-    )
+    shape = Published(text_entries=300, languages=4, seconds=3)
+    return save(tmp_path_factory.mktemp("misfit"), shape)
 
 
 @pytest.fixture(scope="session")

@@ -141,8 +141,7 @@ def test_a_word_of_many_tokens_lasts_as_long_as_they_do(paused):
     if paused:
         for start in (1.4, 3.4):
             samples[round(start * SAMPLE_RATE) : round((start + 0.4) * SAMPLE_RATE)] *= 1e-3
-    tokens = [*WORDS[:2], *([vocabulary["s"]] * 4)]
-    _, number = align(tokens, attention, (0.0, 9.0), samples)
+    _, number = align([*WORDS[:2], *([vocabulary["s"]] * 4)], attention, (0.0, 9.0), samples)
     assert number.start == pytest.approx(0.6, abs=0.03)
     assert 5.6 <= number.end <= 6.6
 
@@ -221,8 +220,6 @@ def test_steps_far_below_the_speech_of_the_window_are_quiet(noise):
     loud = ~quiet_steps(samples, 300)
     assert np.flatnonzero(loud).tolist() == [*range(50, 100), *range(150, 190)]
 
-
-# ---- the demo conversation
 
 CUTS = (0.0, 23.7, 45.5)  # seconds, in pauses
 

@@ -80,8 +80,7 @@ def test_a_decoder_without_an_encoder_reads_the_main_models(tmp_path, main):
 
 
 def test_a_decoder_made_for_another_encoder_is_refused(tmp_path, main):
-    config = model_of(SMALL, width=16).config
-    decoder = WhisperForCausalLM(config)
+    decoder = WhisperForCausalLM(model_of(SMALL, width=16).config)
     decoder.generation_config = model_of(SMALL).generation_config
     with pytest.raises(StartError, match="has no encoder"):
         load_assistant(save(tmp_path, SMALL, decoder), main)

@@ -271,8 +271,7 @@ class TestFormats:
     def test_the_best_of_two_audio_streams(self):
         second = "-f lavfi -i sine=900:duration=1:sample_rate=16000 -map 0 -map 1 -c:a pcm_s16le"
         first = files.wav_file(files.tone(16_000, 1, 400), 16_000)
-        both = files.encoded(first, "two.mka", *second.split())
-        result = decoded(both)
+        result = decoded(files.encoded(first, "two.mka", *second.split()))
         assert files.pitch(result.samples) == pytest.approx(400, abs=2)
         assert result.warnings == ("the file has 2 audio streams: stream 0 was decoded",)
 
@@ -290,9 +289,8 @@ class TestFormats:
         """Films of phones have a second, spatial track, and both are default tracks."""
         result = decoded(two_tracks(source, undecodable))
         assert files.pitch(result.samples) == pytest.approx(900 if 0 in undecodable else 400, abs=2)
-        assert result.warnings == (
-            f"the file has 2 audio streams: stream {1 - undecodable[0]} was decoded",
-        )
+        told = f"the file has 2 audio streams: stream {1 - undecodable[0]} was decoded"
+        assert result.warnings == (told,)
 
     def test_a_codec_that_cannot_be_decoded_is_named(self, source):
         with pytest.raises(InvalidAudio, match=r"codec is not supported: \w*apac$"):
@@ -335,8 +333,7 @@ class TestSeparateChannels:
         result = separate(files.wav_file(np.stack(each, axis=1), rate, "f32"))
         assert (result.duration, result.seconds) == (1.0, channels)
         for heard, alone in zip(result.channels, each, strict=True):
-            truth = decoded(files.wav_file(alone, rate, "f32")).samples
-            assert np.array_equal(heard, truth)
+            assert np.array_equal(heard, decoded(files.wav_file(alone, rate, "f32")).samples)
 
     def test_opposite_phase_is_nothing_to_them(self):
         loud = files.speech(2.0)

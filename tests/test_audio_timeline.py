@@ -133,9 +133,7 @@ class TestGaps:
         # Opus leaves out what is silent: nothing is missing then.
         expected = 0 if "opus" in GAPS[name] else 1
         assert len(found.warnings) == expected
-        assert all(
-            "no sound for 2.9" in each or "no sound for 3.0" in each for each in found.warnings
-        )
+        assert all("no sound for 2.9" in it or "no sound for 3.0" in it for it in found.warnings)
 
     def test_many_short_ones_do_not_add_up(self):
         """Some encoders send nothing during silence."""
@@ -190,9 +188,7 @@ class TestDamage:
         """Joined files have their cover pictures between frames."""
         halves = [files.wav_file(half, RATE) for half in np.split(SOUND, 2)]
         tag = b"ID3\x04\0\0" + bytes([0, 2, 0x20, 0]) + random.Random(0).randbytes(2**15 + 2**12)
-        joined = b"".join(
-            tag + files.encoded(half, "a.mp3", "-id3v2_version", "0") for half in halves
-        )
+        joined = b"".join(tag + files.encoded(it, "a.mp3", "-id3v2_version", "0") for it in halves)
         found = decoded(joined)
         assert delays(found, 0.5, 4.5, 6.5, 10.5) == pytest.approx([0] * 4, abs=0.15)
         assert found.duration == pytest.approx(SECONDS, abs=0.2)
@@ -210,10 +206,8 @@ class TestJoinedFiles:
 
     def test_overlapping_packets_are_dropped_with_a_warning(self):
         """A recorder may repeat the last two seconds after an interruption."""
-        begin, rest = (
-            files.wav_file(SOUND[: 6 * RATE], RATE),
-            files.wav_file(SOUND[4 * RATE :], RATE),
-        )
+        begin = files.wav_file(SOUND[: 6 * RATE], RATE)
+        rest = files.wav_file(SOUND[4 * RATE :], RATE)
         again = ("-c:a", "mp2", "-output_ts_offset")
         parts = files.encoded(begin, "a.ts", *again, "0"), files.encoded(rest, "a.ts", *again, "4")
         found = decoded(b"".join(parts))

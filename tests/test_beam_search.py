@@ -116,8 +116,7 @@ def test_statistics_are_openais():
 def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_size):
     monkeypatch.setattr(decoder, "normalize_attention", lambda attention: attention)
     engine, windows = engine_of(), windows_of(False)
-    options = DecodeOptions(False, batch_size=batch_size, num_beams=5)
-    answers = decode(engine, windows, options)
+    answers = decode(engine, windows, DecodeOptions(False, batch_size=batch_size, num_beams=5))
     end = engine.models.special_tokens.end_of_text
     for window in windows:
         answer = answers[window.key]

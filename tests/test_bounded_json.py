@@ -170,9 +170,7 @@ def test_searching_stops_where_the_bound_is_passed(monkeypatch):
     monkeypatch.setattr(encodings, "MOST_JSON", 700)
     looks = []
     find = encodings._find_quote
-    monkeypatch.setattr(
-        encodings, "_find_quote", lambda *where: looks.append(where) or find(*where)
-    )
+    monkeypatch.setattr(encodings, "_find_quote", lambda *at: looks.append(at) or find(*at))
     for body in (b'["",' * 9_000, b'"' + b'\\"' * 9_000, b'"' + b"\\\\" * 9_000):
         looks.clear()
         with pytest.raises(TooMuchJson):

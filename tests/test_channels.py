@@ -98,9 +98,7 @@ def test_all_is_in_order_of_time(together):
         own = [each for each in together["speakers"] if each["channel"] == channel]
         assert all(a["timestamp"][1] <= b["timestamp"][0] for a, b in pairwise(own))
         text = "".join(segment["text"] for segment in own)
-        assert text == "".join(
-            word["word"] for word in together["words"] if word["channel"] == channel
-        )
+        assert text == "".join(it["word"] for it in together["words"] if it["channel"] == channel)
 
 
 def test_words_over_another_channels_are_marked(together):
@@ -220,9 +218,7 @@ async def test_progress_is_of_all_channels(demo_endpoint, voices):
     chunks = finished.answer.transcript.chunks
     for channel in (0, 1):
         told = [chunk for event in progress for chunk in event.chunks if chunk.channel == channel]
-        assert [each.text for each in told] == [
-            each.text for each in chunks if each.channel == channel
-        ]
+        assert [each.text for each in told] == [it.text for it in chunks if it.channel == channel]
     done = [event.done for event in progress]
     assert done == sorted(done)
     assert progress[-1].done == progress[-1].total

@@ -91,9 +91,7 @@ def test_segments_become_chunks_in_the_time_of_the_audio():
         (0.0, ANNOTATION_THRESHOLD - 0.1, ANNOTATION_LOGPROB - 0.1, 1),
     ],
 )
-def test_window_without_speech_and_with_unlikely_text_is_dropped(
-    no_speech_prob, annotation_prob, logprob, kept
-):
+def test_silent_unlikely_window_is_dropped(no_speech_prob, annotation_prob, logprob, kept):
     result = result_of(at(0), YES, at(1), no_speech_prob=no_speech_prob, logprob=logprob)
     result = dataclasses.replace(result, annotation_prob=annotation_prob)
     assert len(chunks_of(READER, result)) == kept
@@ -200,10 +198,8 @@ def test_text_lacking_timestamps_is_split_into_timed_sentences():
     result = result_of(GOOD, MORNING, full_stop, YES, full_stop)
     untimed = dataclasses.replace(result, timestamps=False)
     read = READER.read(WINDOW, untimed, samples_of(WINDOW))
-    assert [segment.tokens for segment in read.closed] == [
-        (GOOD, MORNING, full_stop),
-        (YES, full_stop),
-    ]
+    closed = [(GOOD, MORNING, full_stop), (YES, full_stop)]
+    assert [segment.tokens for segment in read.closed] == closed
     end = WINDOW.start + round(read.closed[-1].end * SAMPLE_RATE)
     assert (read.seek, read.unfinished, read.looped) == (end, (), False)
     for before, after in itertools.pairwise([0, *read.closed, 3]):
@@ -271,10 +267,8 @@ def test_short_sentence_closed_by_the_cut_is_decoded_again(last, cut, kept):
     ],
 )
 def test_tentative_window_needs_a_whole_certain_sentence(changed, kept):
-    sure = result_of(at(0), *[YES] * SURE_TOKENS, at(2))
-    result = dataclasses.replace(sure, **changed)
-    tentative = dataclasses.replace(WINDOW, tentative=True)
-    read = READER.read(tentative, result, samples_of(WINDOW))
+    result = dataclasses.replace(result_of(at(0), *[YES] * SURE_TOKENS, at(2)), **changed)
+    read = READER.read(dataclasses.replace(WINDOW, tentative=True), result, samples_of(WINDOW))
     assert (read != ReadWindow()) is kept
     assert READER.read(WINDOW, result, samples_of(WINDOW)) != ReadWindow()
 

@@ -246,9 +246,7 @@ def test_a_command_reads_its_line_prepares_its_packages_and_runs(monkeypatch):
     ran = []
     monkeypatch.setattr(check, "make_ready", lambda layer: ran.append(layer))
     monkeypatch.setattr(check, "require", lambda program, packages, status: ran.append(program))
-    monkeypatch.setattr(
-        "whosaid.transcribe.__main__.run", lambda options: ran.append(options.program) or 1
-    )
+    monkeypatch.setattr("whosaid.transcribe.__main__.run", lambda it: ran.append(it.program) or 1)
     monkeypatch.setattr("benchmarks.options.run", lambda options: ran.append(options.benchmark))
     remote = (1, "transcribe", "a.wav", "--url", "http://a")
     for status, *arguments in ((1, "demo"), remote, (0, "bench", "load")):

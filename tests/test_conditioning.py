@@ -161,9 +161,7 @@ def followed(models, samples, mask, added, enrolment=None):
 def test_a_conditioned_window_is_the_formulas(products):
     models, windows = conditioned(products=products), oracle.noise_windows(6)
     targets = [target_of(number, each) for number, each in enumerate(windows)]
-    asked = [
-        AudioWindow(each, target=target) for each, target in zip(windows, targets, strict=True)
-    ]
+    asked = [AudioWindow(one, target=target) for one, target in zip(windows, targets, strict=True)]
     found = Encoder(models).encode(asked, drafted=False).main
     for output, samples, target in zip(found, windows, targets, strict=True):
         expected = followed(models, samples, target.mask, models.conditioning.weights)
@@ -205,8 +203,7 @@ def test_a_conditioning_that_changes_nothing_gives_the_plain_tokens():
     models = models_of(TINY, 142)
     requests = requests_of(models)
     found = decode(DecodeEngine(conditioned(models, scale=0.0)), requests, DecodeOptions())
-    tokens = oracle.greedy(models, plain(requests), timestamps=True)
-    assert oracle.tokens_of(found) == tokens
+    assert oracle.tokens_of(found) == oracle.greedy(models, plain(requests), timestamps=True)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +231,7 @@ def test_rows_of_a_mixed_batch_are_those_of_each_alone(options, drafter):
         assert together[each.key].log_probs == pytest.approx(expected.log_probs)
         assert together[each.key].attention == pytest.approx(expected.attention, abs=1e-6)
     without = decode(DecodeEngine(models_of(TINY, 142)), plain(requests), undrafted)
-    differ = [
-        each.key for each in requests if together[each.key].tokens != without[each.key].tokens
-    ]
+    differ = [one.key for one in requests if together[one.key].tokens != without[one.key].tokens]
     assert set(differ) <= {each.key for each in requests if each.target is not None}
     assert len(differ) >= 3
 
@@ -371,9 +366,7 @@ def check_dicow(models, ours, blocks=0):
     """Windows with a mask follow it; another is the target's alone, and its own enrolment."""
     encoder, windows = Encoder(models), oracle.noise_windows(3)
     targets = [target_of(1, windows[0]), target_of(2, windows[1]), None]
-    asked = [
-        AudioWindow(each, target=target) for each, target in zip(windows, targets, strict=True)
-    ]
+    asked = [AudioWindow(one, target=target) for one, target in zip(windows, targets, strict=True)]
     found = encoder.encode(asked, drafted=False).main
     whole = np.tile(np.eye(4, dtype=np.float32)[1], (FRAMES, 1))
     for output, samples, target in zip(found, windows, targets, strict=True):
@@ -498,8 +491,7 @@ def test_every_window_has_its_part_of_the_mask(monkeypatch):
     monkeypatch.setattr(
         transcriber.engine, "add", lambda session, new: (requests.extend(new), add(session, new))
     )
-    options = transcriber.validate(asking())
-    run_steps(transcriber.start(samples, options, mask, enrolment)).run()
+    run_steps(transcriber.start(samples, transcriber.validate(asking()), mask, enrolment)).run()
     assert len(requests) >= 3
     for each in requests:
         first = round(each.key.start / 320)

@@ -98,9 +98,6 @@ def bare_environment(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-# ---- one request's parameters
-
-
 @pytest.mark.parametrize(("name", "bounds"), (BOUNDS | FLOATS).items())
 def test_bounds_are_inclusive_for_numbers_and_text(name, bounds):
     step = 1 if name in BOUNDS else 0.1
@@ -276,9 +273,6 @@ def test_typed_parameters_beside_decoded_bytes_mean_the_same():
     assert InferenceConfig.read(typed, as_text=True) == InferenceConfig.read(typed)
 
 
-# ---- where a model comes from
-
-
 @pytest.mark.parametrize(
     ("text", "name", "revision"),
     [
@@ -327,9 +321,6 @@ def test_misspelt_model_is_refused_with_the_known_one(tmp_path):
             ModelReference.parse(text, tmp_path)
     (tmp_path / "large-v3").mkdir()
     assert ModelReference.parse("large-v3", tmp_path).name == str(tmp_path / "large-v3")
-
-
-# ---- the environment
 
 
 def settings(monkeypatch, **variables: str) -> ModelSettings:

@@ -40,9 +40,7 @@ def stages() -> list[dict[str, list[str]]]:
 
 BUILD, FINAL = stages()
 SETUP = (REPOSITORY / "scripts" / "environment").read_text(encoding="utf-8")
-COPIED = [
-    pattern for copy in FINAL["COPY"] if "--from" not in copy for pattern in copy.split()[:-1]
-]
+COPIED = [place for copy in FINAL["COPY"] if "--from" not in copy for place in copy.split()[:-1]]
 ENVIRONMENT = dict(word.split("=", 1) for line in FINAL["ENV"] for word in shlex.split(line))
 COMPOSE = yaml.safe_load((REPOSITORY / "compose.yaml").read_text(encoding="utf-8"))
 IGNORED = [
@@ -72,9 +70,6 @@ def in_image(path: Path) -> bool:
     return named and is_sent(path)
 
 
-# ---- what is in the image
-
-
 def test_image_holds_the_package_and_its_models():
     held = {*(REPOSITORY / "whosaid").rglob("*.py"), *(REPOSITORY / SPEAKERS_MODEL).rglob("*.*")}
     held |= {REPOSITORY / f"{name}.py" for name in ("config", "diarization_utils", "handler")}
@@ -93,9 +88,6 @@ def test_image_holds_the_package_and_its_models():
 )
 def test_nothing_else_is_sent_to_the_builder(path):
     assert not is_sent(Path(path))
-
-
-# ---- how it is built and runs
 
 
 def test_both_stages_use_setups_python_and_hashed_packages():

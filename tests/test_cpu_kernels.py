@@ -120,9 +120,7 @@ def test_small_weights_meet_many_positions_through_onednn():
 @pytest.mark.parametrize(("dtype", "lies_across"), [(torch.float32, True), (torch.float64, False)])
 @torch.inference_mode()
 def test_transposed_product_equals_torch_and_keeps_its_layout(rows, dtype, lies_across):
-    x, weight, bias = (
-        torch.randn(shape, dtype=dtype) for shape in ((rows, 50, 24), (36, 24), (36,))
-    )
+    x, weight, bias = (torch.randn(each, dtype=dtype) for each in ((rows, 50, 24), (36, 24), (36,)))
     product = TransposedLinear(weight, bias)(x)
     torch.testing.assert_close(product, F.linear(x, weight, bias))
     room = empty_transposed(x, rows, 3, 50, 12)
@@ -180,8 +178,7 @@ def test_attention_is_that_of_torch(positions, dtype):
 def test_an_encoders_attention_goes_through_onednn():
     heard = drawn_attention(QUERY_BLOCK + 1, torch.float32)
     expected = F.scaled_dot_product_attention(*heard, scale=1.0)
-    found = encoder_attention(*heard)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(encoder_attention(*heard), expected, rtol=1e-5, atol=1e-5)
     assert ONE_DNN in operators(lambda: encoder_attention(*heard))
 
 

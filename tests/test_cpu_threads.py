@@ -48,9 +48,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(cpu_threads.time, "perf_counter", lambda: now["time"])
     monkeypatch.setattr(cpu_threads.time, "process_time", lambda: now["own"])
     monkeypatch.setattr(cpu_threads.torch, "get_num_threads", lambda: now["threads"])
-    monkeypatch.setattr(
-        cpu_threads.torch, "set_num_threads", lambda count: now.update(threads=count)
-    )
+    monkeypatch.setattr(cpu_threads.torch, "set_num_threads", lambda most: now.update(threads=most))
     monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _: {0, 1})
     return now
 

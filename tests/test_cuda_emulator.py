@@ -227,8 +227,6 @@ def decode_with_graphs(models, asked, options, expected, drafts):
         check(oracle.decode(engine, asked[:3], options), {key: expected[key] for key in range(3)})
 
 
-# ---- In half precision, over a large vocabulary
-
 HALF = Published(text_entries=12_000, languages=100, seconds=1, encoder_layers=1, decoder_layers=1)
 VOCABULARY, TIMES = 13_609, 1_501
 # Logits in half precision and two copies in float32, the softmax and what it reads (CUDA's reads
@@ -294,9 +292,7 @@ def test_every_shape_that_heads_may_have(fewest_graphs, kind):
     engine = half_engine(heads=kind)
     state = engine.memory.state
     longest = state.cache.max_len
-    shapes = [
-        (5, StepShape(k, 1, 64, sampled, followed=True)) for k in (0, 4) for sampled in (0, 1)
-    ]
+    shapes = [(5, StepShape(k, 1, 64, drawn, followed=True)) for k in (0, 4) for drawn in (0, 1)]
     shapes += [(3, StepShape(4, 1, longest, followed=True)), (2, StepShape(0, 1, 256))]
     check_captures(fewest_graphs, engine, state, shapes)
 

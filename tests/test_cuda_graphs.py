@@ -240,9 +240,7 @@ def refuse(*_):
         (lambda *parts: F.scaled_dot_product_attention(*parts).flip(1), "its result is off by "),
     ],
 )
-def test_cudnn_computes_only_what_it_computes_like_torch(
-    graphs, monkeypatch, caplog, kernel, reason
-):
+def test_cudnn_computes_only_what_it_does_like_torch(graphs, monkeypatch, caplog, kernel, reason):
     calls = []
     monkeypatch.setattr(cuda_attention, "was_measured", lambda *_: True)
     monkeypatch.setattr(cuda_attention, "LEAST_ROWS", 3)
@@ -463,8 +461,7 @@ def test_batch_too_large_at_load_is_halved_later(graphs, monkeypatch, caplog):
 def test_graphs_leave_the_last_of_the_memory(graphs, monkeypatch, caplog):
     spare = cuda_graphs.SPARE_BYTES
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (spare - 1, 64 << 30))
-    engine = engine_of()
-    assert (engine.runner.enabled, graphs.captures) == (True, 0)
+    assert (engine_of().runner.enabled, graphs.captures) == (True, 0)
     assert "CUDA graphs are left out" in log_of(caplog, logging.WARNING)[0]
 
 

@@ -51,9 +51,7 @@ def text_of(words: list[Word]) -> str:
 def rendering_of(found: Segments, layout: InferenceConfig, spare: float = 10.0) -> Rendering:
     """Return an answer's rendering: a chunk a segment, and a speaker's consecutive words joined."""
     words = [word for segment in found for word in segment]
-    chunks = [
-        Chunk(text_of(each), each[0].start, each[-1].end, words=tuple(each)) for each in found
-    ]
+    chunks = [Chunk(text_of(one), one[0].start, one[-1].end, words=tuple(one)) for one in found]
     turns = [(who, list(said)) for who, said in groupby(words, key=lambda word: word.speaker)]
     blocks = [
         SpeakerSegment(who, text_of(said), said[0].start, said[-1].end, tuple(said))
@@ -204,16 +202,12 @@ def test_simultaneous_cues_are_ordered_by_time(one, other, layout, on_channels):
         for place, each in zip(told, spoken, strict=True)
     ]
     chunks = [chunk for each in alone for chunk in each.chunks]
-    blocks = sorted(
-        (block for each in alone for block in each.segments), key=lambda each: each.start
-    )
+    blocks = sorted((it for each in alone for it in each.segments), key=lambda each: each.start)
     together = Rendering(duration, chunks, blocks, (), layout)
     srt = FORMATS["srt"](together)
     entries = shown(srt)
     assert [start for start, _, _ in entries] == sorted(start for start, _, _ in entries)
-    assert sorted(entries) == sorted(
-        entry for each in alone for entry in shown(FORMATS["srt"](each))
-    )
+    assert sorted(entries) == sorted(it for each in alone for it in shown(FORMATS["srt"](each)))
     numbers = [block.split("\n")[0] for block in srt.split("\n\n") if block]
     assert numbers == [str(place) for place in range(1, len(entries) + 1)]
     lines = FORMATS["vtt"](together).split("\n")

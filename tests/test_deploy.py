@@ -221,8 +221,7 @@ class TestCreate:
         assert body["model"]["revision"] == "v2"
         asr = {"ASR_MODEL": "openai/whisper-large-v3@main", "ASSISTANT_MODEL": "a/b@v1"}
         given = {"DTYPE": "float16", "MAX_AUDIO_SECONDS": "60"}
-        diarization = {"DIARIZATION_MODEL": "models/diarization"}
-        assert body["model"]["env"] == asr | diarization | given
+        assert body["model"]["env"] == asr | {"DIARIZATION_MODEL": "models/diarization"} | given
         secrets = {"HF_TOKEN": READ_TOKEN, "OTHER_KEY": "x", "a_token": "y"}
         assert body["model"]["secrets"] == secrets
 

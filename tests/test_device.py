@@ -227,9 +227,7 @@ def test_a_small_gpu_diarizes_fewer_windows_together(monkeypatch, gigabytes, win
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its CUDA device is usable")
 @pytest.mark.parametrize(("wanted", "told"), [("auto", "DEVICE=cpu"), ("cuda", "DEVICE=cuda")])
-def test_an_endpoint_whose_gpu_is_unusable_does_not_start(
-    whisper_folder, monkeypatch, wanted, told
-):
+def test_an_endpoint_with_an_unusable_gpu_does_not_start(whisper_folder, monkeypatch, wanted, told):
     monkeypatch.setenv("ASR_MODEL", str(whisper_folder))
     monkeypatch.setenv("DEVICE", wanted)
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "0")

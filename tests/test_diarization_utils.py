@@ -74,9 +74,8 @@ def spanned(turn: SpeakerTurn) -> tuple[int, int]:
 
 def hundredths_away(word: Word, speaker: str, turns) -> float:
     first, after = round(word.start * 100), max(round(word.end * 100), round(word.start * 100) + 1)
-    gaps = [
-        max(0, spanned(t)[0] - after, first - spanned(t)[1]) for t in turns if t.speaker == speaker
-    ]
+    own = [spanned(turn) for turn in turns if turn.speaker == speaker]
+    gaps = [max(0, start - after, first - end) for start, end in own]
     return min(gaps, default=math.inf)
 
 
@@ -107,9 +106,6 @@ def score(speakers, unit, turns, exclusive) -> float:
     return gained - CHANGE_COST * changes
 
 
-# ---- which speaker
-
-
 @few
 @given(chunk_lists(), turn_lists(), turn_lists())
 def test_attribution_keeps_words_and_treats_chunks_independently(chunks, turns, exclusive):
@@ -118,9 +114,7 @@ def test_attribution_keeps_words_and_treats_chunks_independently(chunks, turns, 
     assert [replace(chunk, words=()) for chunk in attributed] == [
         replace(chunk, words=()) for chunk in chunks
     ]
-    bare = [
-        [replace(word, speaker=None, overlap=False) for word in chunk.words] for chunk in attributed
-    ]
+    bare = [[replace(each, speaker=None, overlap=False) for each in it.words] for it in attributed]
     assert bare == units_of(chunks)
 
 
@@ -136,9 +130,7 @@ def test_no_other_speakers_of_a_chunk_score_more(chunks, turns, exclusive):
         said = [unit[index] for index in near]
         assigned = [chunk.words[index].speaker for index in near]
         assert None not in assigned
-        best = max(
-            score(speakers, said, turns, exclusive) for speakers in product(names, repeat=len(said))
-        )
+        best = max(score(who, said, turns, exclusive) for who in product(names, repeat=len(said)))
         assert score(assigned, said, turns, exclusive) == pytest.approx(best, abs=1e-6)
 
 
@@ -242,9 +234,6 @@ def test_words_without_a_time_are_assigned_like_those_beside_them(starts, speake
     assert [word.speaker for word in chunk.words] == speakers
 
 
-# ---- turns of voices
-
-
 @few
 @given(chunk_lists(), turn_lists())
 def test_words_of_a_voice_extend_its_turns(chunks, turns):
@@ -262,9 +251,6 @@ def test_words_of_a_voice_extend_its_turns(chunks, turns):
         }
         assert speaking(speaker, extended) == speaking(speaker, turns) | said | pauses
     assert with_voices(turns, chunks) == sorted(turns, key=lambda turn: (turn.start, turn.end))
-
-
-# ---- segments
 
 
 @few

@@ -30,13 +30,10 @@ def test_turns_are_cut_to_speech_and_its_margin(turns, speech):
         SpeakerTurn(who, start / 100, end / 100)
         for who, start, end in sorted(turns, key=lambda turn: turn[1])
     )
-    spans = Diarization((), found).exclusive_spans(
-        [(start / 100, end / 100) for start, end in speech]
-    )
+    hundredths = [(start / 100, end / 100) for start, end in speech]
+    spans = Diarization((), found).exclusive_spans(hundredths)
     allowed = {at for start, end in speech for at in range(start - margin, end + margin)}
-    expected = Counter(
-        (turn.speaker, at) for turn in found for at in moments(turn) if at in allowed
-    )
+    expected = Counter((one.speaker, at) for one in found for at in moments(one) if at in allowed)
     cut = [SpeakerTurn(label, *span) for label, own in spans.items() for span in own]
     assert Counter((turn.speaker, at) for turn in cut for at in moments(turn)) == expected
     assert all(spans.values())

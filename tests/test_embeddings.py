@@ -36,9 +36,6 @@ FOLDER = DEMO_MODELS / "diarization"
 RATE = 16_000
 
 
-# ---- embeddings
-
-
 class Statistics(nn.Module):
     """A small embedding model in two halves: ten features every 20 ms, then masked statistics."""
 
@@ -103,8 +100,7 @@ def both(pipeline, file, activity, exclude_overlap):
     stock = SpeakerDiarization.get_embeddings(
         pipeline, file, activity, exclude_overlap=exclude_overlap
     )
-    ours = WindowEmbeddings(pipeline)(file, activity, exclude_overlap=exclude_overlap)
-    return stock, ours
+    return stock, WindowEmbeddings(pipeline)(file, activity, exclude_overlap=exclude_overlap)
 
 
 @pytest.mark.parametrize("exclude_overlap", [False, True])
@@ -127,9 +123,7 @@ def test_embeddings_equal_pyannotes(exclude_overlap, batch_size, seed):
     st.sampled_from([2, 1_000, 12_345, 32_000]),
     st.booleans(),
 )
-def test_masks_equal_those_pyannote_passes_to_its_model(
-    seed, speakers, min_num_samples, exclude_overlap
-):
+def test_masks_equal_pyannotes(seed, speakers, min_num_samples, exclude_overlap):
     rng = np.random.default_rng(seed)
     frames = int(rng.integers(1, 60))
     data = (rng.random((3, frames, speakers)) < rng.random((3, 1, speakers))).astype(np.float32)
@@ -206,9 +200,6 @@ def test_hook_is_called_at_first_and_after_each_batch(batch_size):
     ]
 
 
-# ---- which pipelines
-
-
 def quietly_loaded(folder: str):
     """The pipeline with its own method, by the loader that both releases of pyannote have."""
     with warnings.catch_warnings():
@@ -238,8 +229,6 @@ def test_embedding_models_in_one_piece_are_left_unchanged():
     share_frames(pipeline)
     assert vars(pipeline) == before
 
-
-# ---- turns
 
 VBX = {
     "segmentation": {"min_duration_off": 0.0},

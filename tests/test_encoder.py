@@ -109,14 +109,12 @@ def test_a_known_output_takes_its_place_among_others():
 
 
 def test_no_window_whose_output_is_known_is_encoded(monkeypatch):
-    models = models_of(TINY)
-    encoder, three = Encoder(models), windows()
+    encoder, three = Encoder(models_of(TINY)), windows()
     outputs = [encoder.encode([window], drafted=False).main for window in three]
     known = [each._replace(encoded=own) for each, own in zip(three, outputs, strict=True)]
     monkeypatch.setattr(encoder, "run_pass", None)
     monkeypatch.setattr(encoder, "log_mel", None)  # nor is a spectrogram made
-    found = encoder.encode(known, drafted=False).main
-    torch.testing.assert_close(found, torch.cat(outputs))
+    torch.testing.assert_close(encoder.encode(known, drafted=False).main, torch.cat(outputs))
 
 
 @pytest.mark.parametrize("own_encoder", [False, True])

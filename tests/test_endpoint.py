@@ -110,9 +110,6 @@ def endpoint() -> Iterator[partial[Asked]]:
         each.close()
 
 
-# ---- the response
-
-
 def test_the_response_of_the_contract(endpoint, hum):
     diarizer = StandInDiarizer()
     response = endpoint(speaks(), diarizer)({"inputs": hum, "parameters": {"num_speakers": 3}})
@@ -154,15 +151,11 @@ def test_diarize_false_skips_diarization(endpoint, hum):
 )
 def test_return_timestamps_false_hides_chunks(endpoint, hum, diarizer, timed):
     transcriber = speaks()
-    response = endpoint(transcriber, diarizer)(
-        {"inputs": hum, "parameters": {"return_timestamps": False}}
-    )
+    body = {"inputs": hum, "parameters": {"return_timestamps": False}}
+    response = endpoint(transcriber, diarizer)(body)
     assert (response["chunks"], response["text"]) == ([], " good morning yes")
     assert transcriber.asked[0].decode.timestamps is timed
     assert len(response["speakers"]) == (2 if diarizer else 0)
-
-
-# ---- the request
 
 
 def test_every_parameter_reaches_the_transcriber(endpoint, hum):
@@ -192,9 +185,7 @@ ASSISTANT_MISSING = "assisted: no assistant model is loaded; decoded without one
         ({}, DecodeStats(steps=9), (), []),
     ],
 )
-def test_requested_drafts_that_are_missing_give_a_warning(
-    endpoint, hum, parameters, stats, reasons, warnings
-):
+def test_missing_drafts_give_a_warning(endpoint, hum, parameters, stats, reasons, warnings):
     transcriber = speaks(replace(SPEECH, stats=stats, warnings=reasons))
     answer = endpoint(transcriber)({"inputs": hum, "parameters": parameters})
     assert answer["warnings"] == warnings
@@ -248,11 +239,8 @@ def test_bytes_are_the_file_itself_and_their_parameters_text(endpoint, wav):
 
 
 def test_names_that_mean_nothing_are_ignored_and_named(endpoint, hum):
-    body = {
-        "inputs": hum,
-        "options": 1,
-        "parameters": {"best_of": 2, "generate_kwargs": {"num_beams": 5}},
-    }
+    parameters = {"best_of": 2, "generate_kwargs": {"num_beams": 5}}
+    body = {"inputs": hum, "options": 1, "parameters": parameters}
     assert endpoint(speaks())(body)["warnings"] == [
         "unknown keys are ignored: options",
         "unknown parameters are ignored: best_of, generate_kwargs",
@@ -293,9 +281,6 @@ def test_ignored_wishes_about_speakers_give_a_warning(endpoint, hum, diarizer, p
     assert answer["warnings"] == ([warning] if warning else [])
 
 
-# ---- errors
-
-
 @pytest.mark.parametrize(
     ("raised", "answered"),
     [
@@ -306,9 +291,7 @@ def test_ignored_wishes_about_speakers_give_a_warning(endpoint, hum, diarizer, p
         (Unsupported("as it is"), Unsupported),
     ],
 )
-def test_model_exceptions_are_translated_without_their_text(
-    endpoint, hum, caplog, raised, answered
-):
+def test_model_exceptions_are_translated_without_text(endpoint, hum, caplog, raised, answered):
     with pytest.raises(answered) as caught:
         endpoint(speaks(raised))({"inputs": hum})
     for text in (str(caught.value), caplog.text):
@@ -320,9 +303,6 @@ def test_log_names_the_origin_of_unexpected_errors(endpoint, hum, caplog):
     with pytest.raises(ModelError, match="unexpected KeyError"):
         endpoint(speaks(KeyError("x")))({"inputs": hum})
     assert "KeyError in recogniser_stand_ins.py, line" in caplog.text
-
-
-# ---- both sides at once
 
 
 def test_recognition_and_diarization_run_in_parallel(endpoint, hum):
@@ -395,9 +375,7 @@ def join_timers() -> None:
 
 
 @pytest.mark.parametrize("side", ["asr", "diarization"])
-def test_a_lost_device_is_answered_and_then_ends_the_process(
-    endpoint, hum, caplog, process_ends, side
-):
+def test_a_lost_device_is_answered_and_ends_the_process(endpoint, hum, caplog, process_ends, side):
 
     class Fails(StandInDiarizer):
         def diarize(self, *_):

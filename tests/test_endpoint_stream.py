@@ -252,9 +252,7 @@ def test_clips_are_embedded_before_the_audio_is_decoded(endpoint, with_clips, mo
 
 
 @asynchronous
-async def test_between_two_clips_others_have_their_turn(
-    endpoint, with_clips, recording, gate, monkeypatch
-):
+async def test_others_go_between_two_clips(endpoint, with_clips, recording, gate, monkeypatch):
     """The other recording is longer than the clips."""
     monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
 
@@ -380,9 +378,7 @@ async def test_cancelled_request_frees_its_rows(endpoint, recording):
 
 
 @asynchronous
-async def test_events_tell_how_much_of_the_search_for_speakers_is_done(
-    endpoint, recording, monkeypatch
-):
+async def test_events_tell_the_progress_of_diarization(endpoint, recording, monkeypatch):
     events, known = [], threading.Event()
 
     def hear(pause):
@@ -396,8 +392,7 @@ async def test_events_tell_how_much_of_the_search_for_speakers_is_done(
         events.append(event)
         if isinstance(event, Diarized):
             known.set()
-    kinds = [*dict.fromkeys(map(type, events))]
-    assert kinds == [Decoded, Transcribed, Diarized, Finished]
+    assert [*dict.fromkeys(map(type, events))] == [Decoded, Transcribed, Diarized, Finished]
     assert {each.share for each in events if isinstance(each, Diarized)} == {0.25}
 
 
@@ -465,9 +460,7 @@ async def test_cancelled_request_frees_its_queued_samples(endpoint, recording, g
 
 
 @asynchronous
-async def test_short_recording_is_diarized_before_a_waiting_long_one(
-    endpoint, recording, gate, monkeypatch
-):
+async def test_short_recording_is_diarized_before_long_one(endpoint, recording, gate, monkeypatch):
     """While one of ten seconds is being diarized, the shorter of two queued recordings is next."""
     monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
     submit, arrived = endpoint.workers.diarization.submit, asyncio.Queue()
@@ -529,9 +522,7 @@ async def test_short_recording_is_decoded_between_long_ones(endpoint, recording,
     assert before.count(True) <= 1 + -(-before.count(False) // 7)
 
 
-def test_audio_is_decoded_while_there_is_room_for_its_samples(
-    alone, serving, recording, monkeypatch
-):
+def test_audio_is_decoded_while_its_samples_have_room(alone, serving, recording, monkeypatch):
     """Six recordings where two have room: never are more alive, and the answers are right."""
     bodies = [recording(1), recording(2)]
     expected = [alone({"inputs": body, "parameters": ENGLISH}) for body in bodies] * 3

@@ -315,9 +315,7 @@ def test_session_closed_early_leaves_nothing_behind():
     [(12, 12, 3, [12, 6]), (4, 24, 2, [4])],
     ids=["a full batch", "fewer windows than were asked for at once"],
 )
-def test_out_of_memory_halves_what_ran_and_loses_nothing(
-    monkeypatch, count, batch_size, fitting, refused
-):
+def test_out_of_memory_halves_and_loses_nothing(monkeypatch, count, batch_size, fitting, refused):
     windows, expected = asked_of(TINY, True, count)
     engine, sizes = DecodeEngine(models_of(TINY, RAGGED[TINY])), []
     launch = engine.runner.launch

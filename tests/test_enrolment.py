@@ -121,9 +121,7 @@ def test_known_speakers_have_names_and_the_stranger_keeps_the_label(answer, plai
 
 
 def test_names_change_nothing_but_labels_wherever_they_stand(answer, plain):
-    body = {
-        name: value for name, value in answer.items() if name not in ("known_speakers", "output")
-    }
+    body = {key: value for key, value in answer.items() if key not in ("known_speakers", "output")}
     expected = {name: value for name, value in plain.items() if name != "output"}
     assert json.loads(renamed(json.dumps(body), answer)) == expected
     assert {word["speaker"] for word in answer["words"]} == speakers(answer)
@@ -141,9 +139,7 @@ def test_two_clips_of_a_name_match_at_8_khz(ask, encode, clips):
 
 
 @pytest.mark.parametrize("parameters", [{"diarize": False}, {}], ids=["not asked for", "no model"])
-def test_without_diarization_clips_and_voices_are_a_warning(
-    demo_handler, monkeypatch, hum, parameters
-):
+def test_clips_without_diarization_are_a_warning(demo_handler, monkeypatch, hum, parameters):
     if not parameters:
         monkeypatch.setattr(demo_handler.endpoint.models, "diarizer", None)
     known = [{"name": "Anna", "reference": "never decoded"}] * 2
@@ -155,9 +151,6 @@ def test_without_diarization_clips_and_voices_are_a_warning(
         {"name": "Anna", "label": None, "similarity": None, "matched": False}
     ]
     assert found["voices"] == {}
-
-
-# ---- voices of answers
 
 
 @pytest.fixture(scope="module")
@@ -260,9 +253,6 @@ def test_useless_voice_is_refused_before_the_audio(demo_handler, voices, change,
     assert refused.value.param == f"known_speakers[1].voice.{field}"
 
 
-# ---- refusals, before the audio
-
-
 @pytest.fixture(scope="module")
 def useless(encode):
     both = np.concatenate([clip(ANNA, 3.0), clip(BOB, 3.0)])
@@ -292,9 +282,7 @@ def named(pairs):
     return [{"name": name, "reference": reference} for name, reference in pairs]
 
 
-def test_bytes_of_all_clips_and_the_audio_count_together(
-    demo_handler, monkeypatch, clips, dialogue
-):
+def test_bytes_of_clips_and_audio_count_together(demo_handler, monkeypatch, clips, dialogue):
     size = len(base64.b64decode(clips["Anna"]))
     known = {"known_speakers": named([("A", clips["Anna"]), ("B", clips["Anna"])])}
     monkeypatch.setattr(demo_handler.endpoint.workers, "limits", AudioLimits(60, 2 * size - 1))
@@ -311,9 +299,8 @@ def test_doubtful_clips_are_used_with_a_warning(demo_endpoint, encode):
     rng = np.random.default_rng(0)
     short = clip(ANNA, 1.5)
     noisy = clip(BOB, 6.0) + 0.08 * rng.standard_normal(7 * RATE)
-    config = {
-        "known_speakers": named([("A", encode(short)), ("B", encode(noisy)), ("C", encode(short))])
-    }
+    clips = [("A", encode(short)), ("B", encode(noisy)), ("C", encode(short))]
+    config = {"known_speakers": named(clips)}
     find_speech, limits = demo_endpoint.recogniser.transcriber.find_speech, demo_endpoint.limits
     enrolment = VoiceEnroller(demo_endpoint.diarizer, find_speech, limits, RATE)
     for each in InferenceConfig.read(config).known_speakers:

@@ -215,9 +215,6 @@ def test_untimed_window_weighs_given_words_as_transformers_does():
     assert of_word[words[1]].log_probs[0] == pytest.approx(expected, abs=1e-6)
 
 
-# ---- the demo's models
-
-
 @pytest.fixture(scope="module")
 def transcriber() -> Transcriber:
     checkpoint = Checkpoint(str(DEMO_MODELS / "asr"))
@@ -292,8 +289,7 @@ def spoken_numbers(found: Transcript) -> list[int]:
 
 def test_timestamps_in_a_text_are_no_words(transcriber, samples):
     text = "<|0.00|> good morning how can i help you <|2.40|>"
-    options = asking(language="en", text=text)
-    found = transcriber.transcribe(samples[: 3 * SAMPLE_RATE], options)
+    found = transcriber.transcribe(samples[: 3 * SAMPLE_RATE], asking(language="en", text=text))
     assert [chunk.text for chunk in found.chunks] == [" good morning how can i help you"]
 
 

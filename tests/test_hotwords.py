@@ -78,9 +78,7 @@ def proposing(demo_handler):
             log_probs += [log_prob] * len(new)
         prompt = models.special_tokens.prompt("en", "transcribe", timestamps=True)
         found = HotWordProposer(models, HotWords(phrases)).propose(prompt, tokens, log_probs)
-        return [
-            (models.text_of(tokens[start:stop]), models.text_of(new)) for start, stop, new in found
-        ]
+        return [(models.text_of(tokens[at:stop]), models.text_of(new)) for at, stop, new in found]
 
     return propose
 

@@ -117,9 +117,7 @@ def test_files_in_which_turns_and_words_do_not_meet(ask_of, turns):
             if start <= word["timestamp"][0] <= word["timestamp"][1] <= end
         ]
         assert {word["speaker"] for word in inside} == ({speaker} if start < LENGTH else set())
-    far = [
-        word for word in answer["words"] if all(seconds_away(word, turn) > 1.0 for turn in turns)
-    ]
+    far = [word for word in answer["words"] if all(seconds_away(word, it) > 1.0 for it in turns)]
     assert len(far) > 30
     assert {word["speaker"] for word in far} == {None}
     assert {entry["speaker"] for entry in answer["speakers"]} <= {

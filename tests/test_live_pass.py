@@ -147,16 +147,14 @@ def test_prefix_up_to_any_word_keeps_the_text(transcriber):
 
 def test_missing_language_is_detected_with_one_encoding(transcriber, monkeypatch):
     passes = encoder_passes(transcriber.engine, monkeypatch)
-    live = begun(transcriber, language=None)
-    found = run(transcriber, live)
+    found = run(transcriber, begun(transcriber, language=None))
     assert len(passes) == 1
     detected = transcriber.engine.detect_language(noise(SECONDS))
     assert (found.language, found.language_probability) == (
         detected.language,
         pytest.approx(detected.probability),
     )
-    given = run(transcriber, begun(transcriber, language=found.language))
-    assert given.tokens == found.tokens
+    assert run(transcriber, begun(transcriber, language=found.language)).tokens == found.tokens
 
 
 def test_endless_text_is_bounded_by_its_seconds(transcriber):

@@ -247,8 +247,7 @@ def test_speech_after_a_pause_discards_its_pass(heard_before: bool) -> None:
 
 def test_failed_early_pass_leaves_the_item_to_another() -> None:
     session = new_session()
-    early = pause(session, 8000)
-    session.failed(early, ModelError("broken"))
+    session.failed(pause(session, 8000), ModelError("broken"))
     session.feed(silence(0.3), [SpeechStopped(2 * SAMPLE_RATE)], silent_for=0.65)
     final = next_pass(session)
     session.passed(final, transcribe([], final))
@@ -444,8 +443,7 @@ def test_client_commits_and_silence_is_not_decoded_without_detection() -> None:
     partial = next_pass(session, final=False)
     session.commit()
     assert not session.is_useful(partial)  # its item has ended
-    final = next_pass(session, final=True)
-    assert len(final.samples) == round(4.05 * SAMPLE_RATE)
+    assert len(next_pass(session, final=True).samples) == round(4.05 * SAMPLE_RATE)
     assert not any(isinstance(each, SpeechStartedEvent) for each in session.take_events())
 
 
@@ -479,14 +477,12 @@ def test_cleared_audio_is_never_completed() -> None:
 def test_only_a_failed_final_pass_fails_its_item() -> None:
     session = new_session(turn_detection=None)
     session.feed(silence(2.0), [SpeechStarted(0)])
-    partial = next_pass(session)
-    session.failed(partial, ModelError("broken"))
+    session.failed(next_pass(session), ModelError("broken"))
     session.feed(silence(1.0), [])
     next_pass(session, final=False)
     session.commit()
     session.feed(silence(1.0), [])
-    first = next_pass(session)
-    session.failed(first, ModelError("broken"))
+    session.failed(next_pass(session), ModelError("broken"))
     session.commit()
     second = next_pass(session)
     session.passed(second, transcribe([], second))

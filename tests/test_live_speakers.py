@@ -79,8 +79,7 @@ def segments(events: Sequence[LiveEvent]) -> list[tuple[str, str, str | None, fl
 def expected(items: Sequence[Completed], found: Diarization, labels: dict[str, str] | None = None):
     """Return the segments of a file with all of these texts, by default with a file's labels."""
     chunks = [chunk for each in items for chunk in each.transcript.chunks]
-    speech = [span for each in items for span in each.transcript.speech]
-    known = found.touching(speech)
+    known = found.touching([span for each in items for span in each.transcript.speech])
     told = []
     for each, chunk in zip(items, attribute(chunks, known.turns, known.exclusive), strict=True):
         told += [
@@ -188,9 +187,6 @@ def test_failed_and_empty_items_have_no_segments():
     said.add_turns(Diarization(turns("AAA"), turns("AAA")), inf)
     assert said.with_speakers([]) == []
     assert said.speech == []
-
-
-# ---- with a finder
 
 
 ANNA = SpeakerMatch("Anna", "SPEAKER_01", 0.9, matched=True)
@@ -313,8 +309,7 @@ async def test_streaming_diarizer_names_words_and_keeps_no_audio(workers):
     assert [word.speaker for word in later.words] == ["SPEAKER_01"] * 2
     assert speakers._audio.stop - speakers._audio.start <= SAMPLE_RATE
     speakers.push(samples[2 * SAMPLE_RATE :])
-    item = completed("0", spoken(12))
-    assert segments(speakers.with_speakers([item, Delta("0", "")])) == []
+    assert segments(speakers.with_speakers([completed("0", spoken(12)), Delta("0", "")])) == []
     told = await speakers.finish()
     await speakers.close()
     found = [each[1:3] for each in segments([*events, *told])][-2:]
@@ -357,9 +352,6 @@ async def test_closing_cancels_a_running_push(workers):
     await speakers.close()
     assert finder.closed == 1
     assert speakers._following.cancelled()
-
-
-# ---- speakers who talk at once
 
 
 class Together(Finder):

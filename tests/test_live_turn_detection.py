@@ -32,9 +32,7 @@ def spans_of(turns: list[Turn]) -> list[SampleSpan]:
     assert len(starts) == len(stops)
     assert all(isinstance(turn, SpeechStarted) for turn in starts)
     assert all(isinstance(turn, SpeechStopped) for turn in stops)
-    spans = [
-        SampleSpan(*(turn.sample for turn in pair)) for pair in zip(starts, stops, strict=True)
-    ]
+    spans = [SampleSpan(*(each.sample for each in it)) for it in zip(starts, stops, strict=True)]
     assert all(span.start < span.stop for span in spans)
     assert all(before.stop <= after.start for before, after in pairwise(spans))
     return spans
@@ -61,9 +59,6 @@ def joined(spans: tuple[SampleSpan, ...], silence: int) -> list[SampleSpan]:
         else:
             found.append(span)
     return found
-
-
-# ---- the rules
 
 
 @given(PROBABILITIES, st.integers(1, 12), st.integers(0, 3).map(lambda each: each * 1_000))
@@ -105,8 +100,7 @@ def test_turn_events_come_as_soon_as_certain(probabilities, steps):
 
 def test_a_threshold_scales_all_three():
     """Half the probabilities under half the threshold are the same."""
-    generator = np.random.default_rng(0)
-    probabilities = generator.uniform(0, 1, 800) ** 6
+    probabilities = np.random.default_rng(0).uniform(0, 1, 800) ** 6
 
     def heard(scale: float) -> list[Turn]:
         turns = TurnFinder(
@@ -117,9 +111,6 @@ def test_a_threshold_scales_all_three():
 
     assert heard(0.5) == heard(1.0)
     assert len(heard(1.0)) > 4
-
-
-# ---- streams
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +185,6 @@ def test_settings_change_between_two_pushes(detector):
     assert turns.push(samples[SAMPLE_RATE:]) == []
     turns.change(TurnSettings(silence_duration_ms=200))
     assert [type(turn) for turn in turns.push(np.zeros(vad.STEP, np.float32))] == [SpeechStopped]
-
-
-# ---- what is speech
 
 
 def shares(detector: vad.SpeechDetector, samples: np.ndarray) -> tuple[float, float]:

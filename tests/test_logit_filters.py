@@ -61,10 +61,8 @@ def expected_scores(history, begin, timestamps, logits):
 def padded(histories):
     """Rows (rows, width) with rubbish behind each history, where each begins and ends."""
     width = 2 + max(len(prompt) + len(said) for prompt, said in histories)
-    rows = [
-        [*prompt, *said, *[SIZE - 1] * (width - len(prompt) - len(said))]
-        for prompt, said in histories
-    ]
+    filled = [[*prompt, *said] for prompt, said in histories]
+    rows = [[*each, *[SIZE - 1] * (width - len(each))] for each in filled]
     begin = torch.tensor([len(prompt) for prompt, _ in histories])
     return (
         torch.tensor(rows),
@@ -74,8 +72,7 @@ def padded(histories):
 
 
 def random_logits(*shape, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return 3 * torch.randn(*shape, SIZE, generator=generator).double()
+    return 3 * torch.randn(*shape, SIZE, generator=torch.Generator().manual_seed(seed)).double()
 
 
 def next_logits(histories, timestamps, seed):

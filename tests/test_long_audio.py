@@ -92,9 +92,6 @@ def test_an_hour_passes_in_little_memory():
     assert peak < 4 * len(samples) / 10
 
 
-# ---- the demo's models
-
-
 @pytest.fixture(scope="module")
 def transcriber(demo_endpoint) -> Transcriber:
     return Transcriber(demo_endpoint.recogniser.transcriber.models)
@@ -177,9 +174,7 @@ def test_long_gaps_inside_speech_give_no_words_and_cost_none(transcriber):
     )
     words = [word for chunk in transcript.chunks for word in chunk.words]
     middles = [(word.start + word.end) / 2 for word in words]
-    assert [
-        middle for middle in middles if any(start < middle < stop for start, stop in gaps)
-    ] == []
+    assert [at for at in middles if any(start < at < stop for start, stop in gaps)] == []
     assert jiwer.wer(" ".join(said), transcript.text.strip()) <= 0.1
 
 

@@ -72,9 +72,7 @@ def published(folder, kind, changed=(), removed=(), added=(), **config):
     if kind == "medusa_block":
         weights |= {f"medusa_block.{name}": 2 * each for name, each in layer.items()}
     weights |= {f"whisper_layer.{name}": each.clone() for name, each in layer.items()}
-    weights |= dict(added) | {
-        name: each[..., :1] for name, each in weights.items() if name in changed
-    }
+    weights |= dict(added) | {key: each[..., :1] for key, each in weights.items() if key in changed}
     for name in removed:
         del weights[name]
     extra = {"architectures": ["WhisperMedusaModel"], "medusa_choices": [1] * 4}

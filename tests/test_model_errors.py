@@ -62,9 +62,6 @@ def test_start_errors_keep_their_text_and_gain_the_variable():
     assert str(caught.value) == "START_FAILED: ASSISTANT_MODEL: the assistant does not fit"
 
 
-# ---- folders
-
-
 @pytest.fixture
 def folder(whisper_folder, tmp_path):
     return shutil.copytree(whisper_folder, tmp_path / "model")

@@ -118,9 +118,6 @@ def diarizer(folder) -> nemotron.NemotronDiarizer:
     return loaded(folder)
 
 
-# ---- what the model says
-
-
 @needs_the_model
 @pytest.mark.parametrize("options", [{}, {"mel_filters_dtype": "bfloat16"}, {"preemphasis": None}])
 @pytest.mark.parametrize("size", [1_600, 16_159])
@@ -158,9 +155,6 @@ def test_chunks_together_equal_one_forward_pass(options, spoken, tmp_path):
         logits, mask = offline(model, spoken[:size])
         expected = logits.sigmoid()[mask].numpy()
         np.testing.assert_allclose(probabilities(diarizer, spoken[:size]), expected, atol=1e-6)
-
-
-# ---- turns
 
 
 @needs_the_model
@@ -224,9 +218,6 @@ def test_audio_shorter_than_a_frame_has_no_turns(diarizer):
         assert (found.turns, found.exclusive) == ((), ())
 
 
-# ---- what it cannot do
-
-
 @needs_the_model
 def test_hints_change_no_turns_and_add_warnings(diarizer, spoken):
     can = diarizer.capabilities
@@ -243,9 +234,6 @@ def test_hints_change_no_turns_and_add_warnings(diarizer, spoken):
     assert alone.warnings == (many,)
     fewer = tuple(turn for turn in alone.turns if turn.speaker != "SPEAKER_03")
     assert replace(alone, turns=fewer).warnings == ()
-
-
-# ---- beside others
 
 
 @needs_the_model
@@ -276,9 +264,6 @@ def test_numbers_beyond_the_precisions_range_are_no_silence(diarizer, spoken, mo
     monkeypatch.setattr(bias, "data", torch.full_like(bias, torch.nan))
     with pytest.raises(ModelError):
         diarizer.diarize(spoken, NO_HINTS)
-
-
-# ---- audio that is still coming
 
 
 def joined(turns) -> tuple[SpeakerTurn, ...]:
@@ -408,9 +393,6 @@ def test_the_streaming_mode_is_the_checkpoints(folder, tmp_path):
     assert loaded(tmp_path)._live == nemotron.Chunking(9, 0, 4, 264, 222)
 
 
-# ---- loading
-
-
 def start_failure(name: object) -> str:
     with pytest.raises(StartError) as caught, loading("DIARIZATION_MODEL", str(name)):
         load_diarizer(str(name), None, "hf_secret", CPU)
@@ -460,9 +442,6 @@ def test_an_older_transformers_is_named_with_what_is_needed(tmp_path, monkeypatc
     message = start_failure(tmp_path)
     assert "needs transformers 5.18 or newer, and here is " in message
     assert transformers.__version__ in message
-
-
-# ---- the endpoint
 
 
 @needs_the_model

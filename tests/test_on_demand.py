@@ -161,9 +161,7 @@ def test_an_idle_handler_holds_no_weights_and_answers_as_before(whisper_folder, 
 
 
 def open_files() -> list[str]:
-    return sorted(
-        os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()
-    )
+    return sorted(os.readlink(it) for it in Path("/proc/self/fd").iterdir() if it.is_symlink())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files are listed in /proc")

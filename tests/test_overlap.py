@@ -238,9 +238,6 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
     )
 
 
-# ---- on the demo models
-
-
 @pytest.fixture(scope="module")
 def scene():
     """Anna speaks, and Bob begins before she ends."""
@@ -331,8 +328,7 @@ def test_audio_without_overlap_is_decoded_once(ask, scene):
 
 
 def test_a_given_text_is_aligned_once(ask, scene):
-    text = " ".join(word.text.strip() for word in scene.words)
-    _, started = ask(scene.turns, text=text)
+    _, started = ask(scene.turns, text=" ".join(word.text.strip() for word in scene.words))
     assert len(started) == 1
 
 
@@ -387,9 +383,6 @@ def test_words_that_do_not_overlap_prove_nothing():
     assert overlap.replaced(plain, apart, part) is plain
     at_once = {**apart, tracks[1]: Transcript((chunk("the other", 1.0, 0.0),), "en")}
     assert [each.voice for each in overlap.replaced(plain, at_once, part).chunks] == ["A", "B"]
-
-
-# ---- in live sessions
 
 
 class StreamedTurns(GivenTurns):

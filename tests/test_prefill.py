@@ -90,9 +90,8 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
 @torch.inference_mode()
 def test_frames_that_are_repeated_change_no_language():
     models = models_of(TINY)
-    (encoded,) = (
-        Encoder(models).encode([AudioWindow(oracle.noise_windows(1)[0])], drafted=False).main
-    )
+    window = AudioWindow(oracle.noise_windows(1)[0])
+    (encoded,) = Encoder(models).encode([window], drafted=False).main
     decoder, part = Decoder(models.model), encoded[None, :500]
     heard = language_posterior(decoder, part, models.special_tokens)
     again = language_posterior(decoder, part.repeat(1, 3, 1), models.special_tokens)

@@ -31,9 +31,6 @@ CPU = torch.device("cpu")
 SECOND = np.zeros(16_000, np.float32)
 
 
-# ---- pyannote's outputs
-
-
 @dataclass
 class DiarizeOutput:
     """pyannote.audio 4's result."""
@@ -166,9 +163,6 @@ def test_tf32_is_left_as_it_was(output, tf32):
     assert [switch.allow_tf32 for switch in tf32] == [True, True]
 
 
-# ---- cancelling
-
-
 class Demo:
     """The demo's pipeline with batches of one; `step` runs after every batch of either network."""
 
@@ -249,9 +243,6 @@ def test_short_recording_is_diarized_between_batches(demo, spoken):
     assert found == [alone[1]] * 3
 
 
-# ---- beside other threads
-
-
 class Onlooker(Pipeline):
     """Records what the whole process shares while the pipeline runs."""
 
@@ -294,9 +285,6 @@ def test_pipeline_computes_on_its_stream():
     assert pipeline.stream == stream != torch.cuda.current_stream()
 
 
-# ---- from which similarity on voices are the same
-
-
 def test_a_model_is_known_by_its_class_and_mel_bands(diarizer):
     published, demo = (SAME_VOICE["WeSpeakerResNet34", bands] for bands in (80, 32))
     assert published < demo == diarizer.capabilities.same_voice
@@ -316,9 +304,6 @@ def test_a_pipeline_without_a_model_of_its_own_has_none():
         assert PyannoteDiarizer(pipeline, 1).capabilities.same_voice is None
 
 
-# ---- very short audio
-
-
 def test_embeddings_too_short_to_be_averaged_cause_no_warning(diarizer):
     """0.7 s of speech; pytest turns any warning into an error."""
     samples = speech(0.7).astype(np.float32)
@@ -327,9 +312,6 @@ def test_embeddings_too_short_to_be_averaged_cause_no_warning(diarizer):
         np.var(samples[:0])
     with pytest.raises(RuntimeWarning, match="invalid value"):
         np.log(np.array([-1.0]))
-
-
-# ---- the stages that are replaced
 
 
 def test_turns_are_reconstructed_a_window_at_a_time(diarizer, spoken, monkeypatch):
@@ -355,9 +337,6 @@ def test_other_pipelines_run_as_they_are():
     before = dict(vars(pipeline))
     pyannote.replace_stages(pipeline)
     assert vars(pipeline) == before
-
-
-# ---- starting
 
 
 @pytest.fixture

@@ -115,8 +115,7 @@ def test_words_in_silence_count_as_errors():
 
 
 def test_languages_without_spaces_are_scored_by_character():
-    recording = Recording(Path("a"), "zh", "你好、世界")
-    assert score(recording, "你好世间。") == Count(1, 4)
+    assert score(Recording(Path("a"), "zh", "你好、世界"), "你好世间。") == Count(1, 4)
 
 
 class Repeats:
@@ -153,10 +152,7 @@ def measure(tmp_path, monkeypatch):
         asked = ["--manifest", str(path), "--model", "whisper", "--output", str(output), *options]
         assert run(read_bench(["real", *asked])) == 0
         answers = json.loads(output.read_text())["answers"]
-        return {
-            name: {of: each["text"] for of, each in texts.items()}
-            for name, texts in answers.items()
-        }
+        return {key: {of: it["text"] for of, it in texts.items()} for key, texts in answers.items()}
 
     return run_with
 

@@ -70,8 +70,7 @@ def in_base64(recordings, name):
 
 def samples_of(recordings, name):
     limits = AudioLimits(max_seconds=600, max_bytes=2**28)
-    data = (recordings / f"{name}.flac").read_bytes()
-    return decode_audio(data, SAMPLE_RATE, limits).samples
+    return decode_audio((recordings / f"{name}.flac").read_bytes(), SAMPLE_RATE, limits).samples
 
 
 @pytest.mark.parametrize("name", RECORDINGS)

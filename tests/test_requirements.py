@@ -55,14 +55,11 @@ def replace(file: Path, before: str, after: str) -> None:
 
 @pytest.mark.parametrize("python", locks.ENVIRONMENTS)
 def test_packages_of_the_servers_are_never_moved(python):
-    server = {
-        pin.name: pin.version for pin in locks.locked(REPOSITORY, [f"servers/{SERVERS[python]}"])
-    }
+    layer = f"servers/{SERVERS[python]}"
+    server = {pin.name: pin.version for pin in locks.locked(REPOSITORY, [layer])}
     ours = {pin.name: pin.version for pin in locks.locked(REPOSITORY, locks.ENVIRONMENTS[python])}
     assert server.keys() >= NEVER_MOVED
-    assert {name: ours[name] for name in NEVER_MOVED} == {
-        name: server[name] for name in NEVER_MOVED
-    }
+    assert {it: ours[it] for it in NEVER_MOVED} == {it: server[it] for it in NEVER_MOVED}
 
 
 def test_nothing_contradicts_what_is_installed(environment):
@@ -78,9 +75,6 @@ def test_nothing_contradicts_what_is_installed(environment):
     assert "Checked" in done.stdout + done.stderr
 
 
-# ---- the locks
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_every_package_is_pinned_with_hashes_and_no_address(name):
     text = (REPOSITORY / "requirements" / "locks" / f"{name}.txt").read_text(encoding="utf-8")
@@ -89,8 +83,7 @@ def test_every_package_is_pinned_with_hashes_and_no_address(name):
     pins = locks.read_pins(text)
     assert pins
     assert all(any("--hash=sha256:" in line for line in pin.more) for pin in pins)
-    listed = [line for line in text.splitlines() if line[:1] not in (" ", "#")]
-    assert len(listed) == len(pins)
+    assert len([line for line in text.splitlines() if line[:1] not in (" ", "#")]) == len(pins)
 
 
 def test_layers_share_no_package():
@@ -123,9 +116,6 @@ def test_a_requirement_that_the_locks_do_not_answer_is_named(copied, file, befor
         f"{file}, Python 3.11",
     }
     assert all(said in line for line in found)
-
-
-# ---- imports
 
 
 def files_for(module: str) -> tuple[str, ...]:
@@ -167,6 +157,4 @@ def test_a_part_declares_the_packages_that_it_imports_and_no_other():
             found = [name for name in files_for(module) if declared[name] & distributions]
             assert found, f"{module} imports {sorted(distributions)}: in none of its files"
             used[found[0]] |= distributions
-    assert {
-        name: named - used[name] for name, named in declared.items() if named - used[name]
-    } == {}
+    assert {key: named - used[key] for key, named in declared.items() if named - used[key]} == {}

@@ -120,8 +120,7 @@ def test_only_multilingual_answers_have_languages():
         Chunk(word.text, word.start, word.end, words=(word,), language=word.language)
         for word in words
     )
-    segments = speaker_segments(chunks)
-    both = Answer(1.0, Transcript(chunks, "en"), segments, ())
+    both = Answer(1.0, Transcript(chunks, "en"), speaker_segments(chunks), ())
     told = answered(both, multilingual=True, return_timestamps="word")
     for key in ("chunks", "words", "speakers"):
         assert [entry["language"] for entry in told[key]] == ["en", "de"], key
@@ -182,9 +181,7 @@ durations = st.floats(0, 1e5).map(lambda seconds: round(seconds, 2))
 @given(spans, spans, durations, st.sampled_from(["word", True]))
 def test_times_are_finite_monotone_rounded_and_within_the_audio(outer, inner, duration, wanted):
     words = tuple(Word(" a", *span, "S") for span in inner)
-    chunks = tuple(
-        Chunk(" a" * len(words) * (not place), *span) for place, span in enumerate(outer)
-    )
+    chunks = tuple(Chunk(" a" * len(words) * (not at), *span) for at, span in enumerate(outer))
     segments = tuple(
         SpeakerSegment("S", " a", *span, words=words if place == 0 else ())
         for place, span in enumerate(outer)

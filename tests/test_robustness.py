@@ -142,9 +142,6 @@ def outcome(endpoint: EndpointHandler, body: Any) -> dict[str, Any] | str:
         return str(error)
 
 
-# ---- what is refused
-
-
 class Counted:
     """Counts the calls that pass through it."""
 
@@ -234,9 +231,6 @@ def test_text_is_never_opened_nor_fetched(endpoint, tmp_path):
         assert events == [], text
 
 
-# ---- what is answered
-
-
 def check_response(response: Any) -> None:
     """The promises that hold for every answer."""
     assert isinstance(response, dict), response
@@ -261,9 +255,6 @@ def test_odd_but_good(answers, name):
 def test_audio_in_any_wrapping_gets_the_same_answer(answers):
     for name in ("raw bytes", "a data URL", "lines of 76"):
         assert answers[name] == answers["plain"]
-
-
-# ---- many requests
 
 
 def test_requests_leave_no_descriptor_thread_or_file_behind(endpoint, tmp_path, monkeypatch):

@@ -206,8 +206,7 @@ class TestProcesses:
         assert pids[0] not in templates()
         with pytest.raises(InvalidAudio):
             check_container(b"no audio")
-        again = run_confined(FUNCTIONS + "own_pid", b"")
-        assert again != pids[0]
+        assert run_confined(FUNCTIONS + "own_pid", b"") != pids[0]
         wait_for_end(pids[0])
 
     def test_a_fork_serves_a_hundred_recordings(self):
@@ -338,9 +337,7 @@ os.fork = limited
         assert run_confined(FUNCTIONS + "checksum", b"\1") == 1
 
     def test_the_template_has_no_heavy_modules(self):
-        script = (
-            "import sys, whosaid.audio.libav; print(*{each.split('.')[0] for each in sys.modules})"
-        )
+        script = "import sys, whosaid.audio.libav; print(*{it.split('.')[0] for it in sys.modules})"
         modules = run_python("-c", script).stdout.split()
         assert not {"torch", "scipy", "pydantic", "transformers"} & {*modules}
 

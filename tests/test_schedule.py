@@ -113,16 +113,14 @@ def test_no_piece_is_long_or_without_speech(spans):
 
 
 def test_an_unfinished_tail_before_a_pause_is_decoded_alone():
-    samples = np.concatenate([sound(8), silence(1), sound(8)])
-    schedule = schedule_of(samples, 10)
+    schedule = schedule_of(np.concatenate([sound(8), silence(1), sound(8)]), 10)
     first = schedule.pop_ready(1)[0]
     assert schedule.complete(first, 6 * SAMPLE_RATE, unfinished=True) == 6 * SAMPLE_RATE
     assert schedule.pop_ready(1)[0] == Window(6 * SAMPLE_RATE, first.stop, first.stop)
 
 
 def test_a_tail_without_speech_is_not_decoded_again():
-    samples = np.concatenate([sound(8), silence(1), sound(8)])
-    schedule = schedule_of(samples, 10)
+    schedule = schedule_of(np.concatenate([sound(8), silence(1), sound(8)]), 10)
     first = schedule.pop_ready(1)[0]
     assert schedule.complete(first, round(7.9 * SAMPLE_RATE), unfinished=True) == first.stop
     latest = 9 * SAMPLE_RATE - MARGIN
@@ -130,8 +128,7 @@ def test_a_tail_without_speech_is_not_decoded_again():
 
 
 def test_a_window_that_hardly_advances_is_retried_few_times():
-    batches = run(schedule_of(sound(30), 10), 1, unfinished=lambda window: window.start)
-    assert len(batches) <= 5
+    assert len(run(schedule_of(sound(30), 10), 1, unfinished=lambda window: window.start)) <= 5
 
 
 def test_windows_hold_speech_and_its_margins_only():

@@ -44,9 +44,7 @@ def run(clone: Path, script: str, *arguments: str, path: str = "") -> subprocess
     )
 
 
-SCRIPTS = sorted(
-    path.name for path in (REPOSITORY / "scripts").iterdir() if os.access(path, os.X_OK)
-)
+SCRIPTS = sorted(it.name for it in (REPOSITORY / "scripts").iterdir() if os.access(it, os.X_OK))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -345,9 +345,7 @@ def make_database(path: Path, script: str) -> None:
 )
 @pytest.mark.parametrize("database", [None, "", "VACUUM"])
 @pytest.mark.parametrize("link", [False, True])
-def test_a_users_folder_keeps_every_byte_and_mode(
-    tmp_path, monkeypatch, files, said, database, link
-):
+def test_a_users_folder_keeps_bytes_and_modes(tmp_path, monkeypatch, files, said, database, link):
     for name in files:
         path = tmp_path / ("elsewhere" + name[5:] if link and name[:5] == "audio" else name)
         path.parent.mkdir(parents=True, exist_ok=True)

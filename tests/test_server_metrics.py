@@ -14,9 +14,7 @@ async def read(app) -> dict:
 
 
 def values(family) -> dict:
-    return {
-        (sample.name, *sorted(sample.labels.values())): sample.value for sample in family.samples
-    }
+    return {(each.name, *sorted(each.labels.values())): each.value for each in family.samples}
 
 
 @asynchronous

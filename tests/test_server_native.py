@@ -137,8 +137,7 @@ def test_refusals_have_hf_serves_statuses(app, hf_serve, body, status):
     assert reply.status == status
     assert reply.code in ("INVALID_REQUEST", "INVALID_AUDIO", "INVALID_PARAMETER")
     if b"[[" not in body:  # which no server of the contract survives with a status
-        content_type = {"content-type": "application/json"}
-        theirs = hf_serve.post("/", content=body, headers=content_type)
+        theirs = hf_serve.post("/", content=body, headers={"content-type": "application/json"})
         assert theirs.status_code == status
         if status == 400 and b"\xff" not in body:
             assert reply.body == theirs.content

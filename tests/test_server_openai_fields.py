@@ -198,9 +198,8 @@ def test_unserved_fields_are_ignored_with_a_warning(endpoint):
 def test_times_without_a_place_are_ignored_with_a_warning(endpoint, wanted, field):
     asked, (name,) = read(endpoint, response_format=wanted, **field), field
     assert asked.granularities == frozenset()
-    assert asked.request.warnings == (
-        f"{name}: is ignored; response_format verbose_json has times",
-    )
+    told = f"{name}: is ignored; response_format verbose_json has times"
+    assert asked.request.warnings == (told,)
     assert read(endpoint, response_format="srt", **field).request.warnings == ()
 
 

@@ -155,8 +155,7 @@ def test_translations(client, endpoint):
 
 @pytest.mark.parametrize("response_format", ["json", "text", "srt", "vtt", "verbose_json"])
 def test_a_stream_is_deltas_and_the_whole(client, response_format):
-    events = streamed(client, response_format=response_format)
-    *deltas, done = events
+    *deltas, done = streamed(client, response_format=response_format)
     assert {each["type"] for each in deltas} == {"transcript.text.delta"}
     assert [each["delta"] for each in deltas] == ["Good morning.", " Yes!", " Hm."]
     assert (done["type"], done["text"]) == ("transcript.text.done", TEXT)
@@ -172,8 +171,7 @@ def test_a_diarized_stream_sends_segments_before_the_whole(client):
     events = streamed(client, response_format="diarized_json")
     kinds = [event["type"].removeprefix("transcript.text.") for event in events]
     assert kinds == ["delta"] * 3 + ["segment"] * 3 + ["done"]
-    segments = ask(client, response_format="diarized_json").to_dict()["segments"]
-    assert events[3:6] == segments
+    assert events[3:6] == ask(client, response_format="diarized_json").to_dict()["segments"]
 
 
 def test_log_probabilities_are_streamed(client):
@@ -287,8 +285,7 @@ def test_every_format_reports_unspoken_text(client, endpoint, response_format):
     else:
         warning = "text: not all is spoken; json lists 1 as unspoken"
         assert given.headers["x-warnings"] == warning
-    events = streamed(client, response_format=response_format, **fields)
-    assert events[-1]["unspoken"] == told
+    assert streamed(client, response_format=response_format, **fields)[-1]["unspoken"] == told
 
 
 def test_models(client):

@@ -210,8 +210,7 @@ def signal_under_load(server: ForkedServer, audio: bytes) -> None:
         thread.start()
 
     def accepted() -> float:
-        answered = len(replies)
-        return answered + in_progress(server)
+        return len(replies) + in_progress(server)
 
     while accepted() < len(asking):
         time.sleep(POLL_S)

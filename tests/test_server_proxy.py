@@ -127,8 +127,7 @@ def test_requests_are_answered_over_tls_below_the_prefix(proxy):
     events = proxy.ask("POST", "/asr/?stream=true", json=body).text
     kinds = [json.loads(line[6:])["type"] for line in events.splitlines() if line]
     assert (kinds[0], kinds[-1]) == ("decoded", "answer")
-    browser = {**HEADERS, "accept": "text/html"}
-    sent_on = proxy.ask("GET", "/asr/", headers=browser)
+    sent_on = proxy.ask("GET", "/asr/", headers={**HEADERS, "accept": "text/html"})
     assert (sent_on.status_code, sent_on.headers["location"]) == (307, "app/")
     assert proxy.ask("GET", "/asr/app/").status_code == 200
     assert proxy.ask("GET", "/health").status_code == 404

@@ -171,8 +171,7 @@ async def test_a_secret_opens_sessions_with_its_settings():
     for _ in range(2):
         async with Socket(app, protocols=protocols(told["value"])) as socket:
             created.append((await socket.read())["session"])
-    reader = TypeAdapter(sdk.ClientSecretCreateResponse)
-    read = reader.validate_python(told, strict=True)
+    read = TypeAdapter(sdk.ClientSecretCreateResponse).validate_python(told, strict=True)
     assert read.session.audio.input.transcription.language == "en"
     assert read.value.startswith("ek_")
     assert len(read.value) > 40

@@ -399,8 +399,7 @@ async def test_the_flat_form_of_the_beta_is_read(kind, around):
             told.append(await socket.read())
     drivers = socket.drivers
     assert [each["type"] for each in told] == [*dict.fromkeys(["session.updated", f"{kind}d"])]
-    given = told[0]["session"]["audio"]["input"]
-    assert given["format"] == {"type": "audio/pcmu"}
+    assert told[0]["session"]["audio"]["input"]["format"] == {"type": "audio/pcmu"}
     assert told[0]["warnings"] == [
         "unknown session fields are ignored: audio.input.noise_reduction"
     ]
@@ -509,8 +508,7 @@ async def test_a_client_that_leaves_ends_its_completion():
 @asynchronous
 async def test_a_client_that_takes_nothing_stalls_itself_alone():
     """The driver waits for its client, and the session reads nothing more."""
-    drivers = Drivers()
-    app = live(drivers)
+    app = live(Drivers())
     async with Socket(app) as slow, Socket(app) as other:
         for each in (slow, other):
             await each.read()

@@ -79,8 +79,7 @@ class Raw:
 
 @contextmanager
 def server(drivers=None, **settings):
-    app = live(drivers or Drivers(), **settings)
-    draining = DrainingServer(app, FakeEndpoint(), 600)
+    draining = DrainingServer(live(drivers or Drivers(), **settings), FakeEndpoint(), 600)
     with listening(draining) as where:
         yield draining, where
 

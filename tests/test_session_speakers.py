@@ -167,10 +167,8 @@ async def test_text_is_completed_while_diarization_has_not_ended(endpoint, sampl
         assert place(told, SegmentEvent) == []
         go_on.set()
         await finishing
-    assert {each.speaker for each in told if isinstance(each, SegmentEvent)} <= {
-        "SPEAKER_00",
-        "SPEAKER_01",
-    }
+    named = {each.speaker for each in told if isinstance(each, SegmentEvent)}
+    assert named <= {"SPEAKER_00", "SPEAKER_01"}
     assert place(told, SegmentEvent)
 
 
@@ -262,9 +260,6 @@ def test_names_without_voices_are_unmatched_with_a_warning(endpoint, samples):
     )
     warning = "known_speakers are ignored: the diarization model compares no voices"
     assert told[-1] == SpeakersFound((SpeakerMatch("Anna"),), (warning,))
-
-
-# ---- a diarizer that streams
 
 
 def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples, tmp_path):

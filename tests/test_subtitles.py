@@ -46,8 +46,7 @@ def recorded(draw, letters=LETTERS, longest=50):
     """Words and the audio's duration; words after its end are moved to its end."""
     words = draw(spoken(letters, longest))
     spoken_until = round(words[-1].end * 100) if words else 0
-    hundredths = draw(st.integers(max(0, spoken_until - 1000), spoken_until + 200))
-    duration = hundredths / 100
+    duration = draw(st.integers(max(0, spoken_until - 1000), spoken_until + 200)) / 100
     return [
         replace(word, start=min(word.start, duration), end=min(word.end, duration))
         for word in words
@@ -142,8 +141,7 @@ def test_without_spaces_lines_end_where_words_do(text, timed):
     lines = [line for cue in found for line in cue.lines]
     assert len(lines) > 1
     assert "".join(lines) == whole
-    ends = {*accumulate(map(len, text.split("|")))}
-    assert ends.issuperset(accumulate(map(len, lines)))
+    assert {*accumulate(map(len, text.split("|")))}.issuperset(accumulate(map(len, lines)))
 
 
 @pytest.mark.parametrize("marked", ["בְּרֵאשִׁית", "भाषा की", "สวัสดีที่นี่", "e\u0301te\u0301", "خَيْرٌ"])
@@ -320,8 +318,7 @@ def test_half_a_letter_is_shown():
 
 
 def test_two_lines_are_of_similar_width():
-    words = [Word(f" {'x' * 7}", at, at + 0.2) for at in range(6)]
-    (cue,) = make_cues(words, False, 10.0)
+    (cue,) = make_cues([Word(f" {'x' * 7}", at, at + 0.2) for at in range(6)], False, 10.0)
     assert cue.lines == ("xxxxxxx xxxxxxx xxxxxxx", "xxxxxxx xxxxxxx xxxxxxx")
 
 

@@ -85,9 +85,6 @@ def short() -> bytes:
     return wav_until(SHORT_PAUSE)
 
 
-# ---- both servers
-
-
 def test_both_servers_answer_a_conversation_alike(server, other_server):
     """Speakers are alike too, by the same networks in the formats of pyannote.audio 3 and 4."""
     options = {"return_timestamps": "word", "output": ["srt", "rttm"], "num_speakers": 3}
@@ -129,9 +126,6 @@ def test_both_refuse_alike_but_under_another_key(server, other_server):
     ours, theirs = server.ask(body), other_server.ask(body)
     assert (ours.status_code, theirs.status_code) == (400, 400)
     assert ours.json()["error"] == theirs.json()["detail"]
-
-
-# ---- clients
 
 
 def test_the_hub_clients_json(server, short, monkeypatch):
@@ -181,9 +175,6 @@ def test_raw_audio_with_query_parameters(server, short, path):
     assert answer["output"]["vtt"].startswith("WEBVTT")
 
 
-# ---- wrong bodies
-
-
 def test_wrong_query_parameters_and_wrong_bytes(server):
     answer = server.post(b"RIFF", "audio/wav", {"batch_size": "0"})
     assert (answer.status_code, answer.json()["error"][:29]) == (
@@ -192,9 +183,6 @@ def test_wrong_query_parameters_and_wrong_bytes(server):
     )
     answer = server.post(b"RIFF", "audio/wav")
     assert (answer.status_code, answer.json()["error"][:15]) == (400, "INVALID_AUDIO: ")
-
-
-# ---- the log
 
 
 def test_the_log_names_versions_but_no_contents(server, beginning):
@@ -214,9 +202,6 @@ def test_the_log_names_versions_but_no_contents(server, beginning):
     assert len(words) > 10
     for secret in (audio[:30], audio[100:130], servers.SECRET, *words):
         assert secret not in log
-
-
-# ---- a start that must fail
 
 
 def test_a_failed_start_is_one_line_and_a_status():

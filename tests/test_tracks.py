@@ -127,9 +127,7 @@ def test_other_numbers_of_files_or_starts_are_refused(tiny_handler, files):
             tiny_handler({"inputs": encoded, "parameters": {name: value}})
 
 
-def test_the_command_line_names_tracks(
-    tiny_endpoint, files, expected, tmp_path, monkeypatch, capsys
-):
+def test_the_command_names_tracks(tiny_endpoint, files, expected, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("handler.load_endpoint", lambda settings: tiny_endpoint)
     paths = [tmp_path / name for name in ("1.wav", "Steve.wav")]
     for path, data in zip(paths, files, strict=True):
@@ -137,8 +135,7 @@ def test_the_command_line_names_tracks(
     given = ["transcribe", "--embedded", "--language", "en", "--tracks"]
     given += [f"{paths[0]}=Katie", str(paths[1])]
     assert main(given) == 0
-    answer = json.loads((tmp_path / "1.json").read_text())
-    assert said(answer) == said(expected)
+    assert said(json.loads((tmp_path / "1.json").read_text())) == said(expected)
     assert main(given) == 0
     assert "1 done before" in capsys.readouterr().err
     paths[1].write_bytes(files[0])

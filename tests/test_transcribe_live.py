@@ -117,9 +117,6 @@ def run(server: RealtimeServer, *arguments: str) -> int:
     return main(["transcribe", "--live", *arguments, "--url", server.url])
 
 
-# ---- the session
-
-
 def test_a_file_is_sent_as_decoded_and_its_words_written(server, recording, capsys):
     assert run(server, str(recording), "--language", "en", "--hotwords", "Ada, Zuse") == 0
     decoded = decode_audio(recording.read_bytes(), RATE, AudioLimits(60, 2**20)).samples
@@ -226,9 +223,6 @@ def test_a_second_ctrl_c_waits_for_nothing(monkeypatch, capsys):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-# ---- what goes wrong
-
-
 @pytest.mark.parametrize(
     ("status", "key", "reason"),
     [
@@ -321,9 +315,7 @@ def say_no_json(talk: Talk) -> None:
     ],
 )
 @pytest.mark.usefixtures("once")
-def test_errors_of_a_session_are_one_line_and_lose_nothing(
-    recording, capsys, reply, shown, reasons
-):
+def test_errors_of_a_session_are_a_line_and_lose_nothing(recording, capsys, reply, shown, reasons):
     with realtime_server(reply) as server:
         assert run(server, str(recording)) == 1
     found = capsys.readouterr()
@@ -339,9 +331,6 @@ def test_a_missing_file_is_an_error_before_sending(server, tmp_path, capsys):
     assert run(server, str(notes)) == 1
     assert capsys.readouterr().err.startswith(f"{notes}: INVALID_AUDIO: ")
     assert server.audio == b""
-
-
-# ---- another session in place of one that was lost
 
 
 SECOND = 2 * RATE
@@ -544,8 +533,7 @@ def test_an_idle_session_is_replaced_when_audio_comes(monkeypatch, capsys):
         was_silent.append(not goes_on.is_set())
         talk.hear(None if goes_on.is_set() else 6_400)
         if not goes_on.is_set():
-            error = {"message": "nothing came", "code": "session_idle"}
-            talk.tell("error", error=error)
+            talk.tell("error", error={"message": "nothing came", "code": "session_idle"})
             talk.connection.close(1001)
             goes_on.set()
             os.write(writing, COUNTED[:6_400])
@@ -555,9 +543,8 @@ def test_an_idle_session_is_replaced_when_audio_comes(monkeypatch, capsys):
         assert run(server, "-") == 0
     os.close(reading)
     assert was_silent == [True, False]
-    assert capsys.readouterr().err == (
-        "nothing came; its text stays, a new session continues from 0:00\n"
-    )
+    told = "nothing came; its text stays, a new session continues from 0:00\n"
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.usefixtures("at_once")
@@ -587,9 +574,6 @@ def test_an_unusable_proxy_is_one_line(server, recording, monkeypatch, capsys, p
     assert "proxy" in line
 
 
-# ---- where it ends
-
-
 def test_the_process_ends_while_standard_input_waits():
     """The waiting thread holds no lock that the interpreter needs (python/cpython#86883)."""
 
@@ -610,9 +594,6 @@ def test_the_process_ends_while_standard_input_waits():
         told = process.stderr.read()
         status = process.wait()
     assert (status, told) == (1, b"MODEL_ERROR: none\nthe server has ended the session\n")
-
-
-# ---- where audio comes from
 
 
 def chunk(name: bytes, content: bytes) -> bytes:
@@ -723,8 +704,7 @@ def test_ffmpeg_records_the_microphone_until_ctrl_c(tmp_path, monkeypatch):
 @pytest.mark.parametrize("local", [True, False])
 def test_a_missing_microphone_is_one_line(server, tmp_path, monkeypatch, capsys, local):
     """Models of this process do not load for it."""
-    script = "import sys\nsys.exit('x\\ndefault: No such device\\n')"
-    microphone(tmp_path, script, monkeypatch)
+    microphone(tmp_path, "import sys\nsys.exit('x\\ndefault: No such device\\n')", monkeypatch)
     monkeypatch.setattr("whosaid.transcribe.local.load", None)
     assert (main(["transcribe", "--live"]) if local else run(server)) == 1
     assert capsys.readouterr().err == (
@@ -765,9 +745,6 @@ def test_microphones_are_listed_by_ffmpegs_names(
     assert main(["transcribe", "--list-microphones"]) == status
     said = capsys.readouterr()
     assert (said.out, said.err) == (names, "ffmpeg finds no microphone\n" if status else "")
-
-
-# ---- the terminal
 
 
 def event(kind: str, **fields: object) -> dict:
@@ -866,9 +843,6 @@ def test_final_text_stays_when_a_session_is_lost():
     assert [item.start for item in transcript.items.values()] == [1.0, 3.0, 5.0, 7.0]
     assert all(item.done and not item.unstable for item in transcript.items.values())
     assert transcript.break_off(8.0) == 7.4
-
-
-# ---- models of this process
 
 
 @pytest.fixture

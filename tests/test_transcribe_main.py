@@ -305,9 +305,7 @@ WANTS_KEY = "UNAUTHORIZED: none (the server needs a key: set API_KEY)"
         ("1", 400, "INVALID_PARAMETER: language: unknown", "--language: unknown"),
     ],
 )
-def test_a_refusal_for_all_recordings_is_reported_once(
-    fake, folder, capsys, parallel, status, detail, told
-):
+def test_a_refusal_for_all_is_reported_once(fake, folder, capsys, parallel, status, detail, told):
     """A line says what to do, and the folder's other recordings are not sent."""
     for number in range(20):
         (folder / f"{number}.wav").write_bytes(b"sound")
@@ -687,8 +685,7 @@ def test_the_longest_names_have_files(fake, tmp_path, bytes_):
 def test_the_key_comes_from_the_environment(fake, folder, monkeypatch):
     monkeypatch.setenv("API_KEY", "schlüssel\n")
     assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url]) == 0
-    on_the_wire = fake.headers[0]["authorization"].encode("latin-1")
-    assert on_the_wire == "Bearer schlüssel".encode()
+    assert fake.headers[0]["authorization"].encode("latin-1") == "Bearer schlüssel".encode()
 
 
 def test_the_command_starts_without_the_models_libraries():

@@ -60,8 +60,7 @@ def test_each_speaker_has_its_own_colour():
 def test_words_are_lines_with_times_probability_and_speaker():
     yes = {"word": " yes", "timestamp": [0.5, 0.75], "probability": 0.987, "speaker": "SPEAKER_01"}
     no = {"word": " no", "timestamp": [100.0, 100.2], "probability": 0.5, "overlap": True}
-    words = [yes, {**no, "speaker": None}]
-    lines = shown({**RESPONSE, "words": words}).splitlines()
+    lines = shown({**RESPONSE, "words": [yes, {**no, "speaker": None}]}).splitlines()
     assert lines[0] == "    0.50     0.75  0.99  SPEAKER_01  yes"
     assert lines[1] == "  100.00   100.20  0.50              no  (over another voice)"
     assert lines[2] == "warning: 2 names ignored"

@@ -212,8 +212,7 @@ def test_unfinished_words_that_nothing_follows_are_kept():
             end = len(window) // SAMPLES_PER_TOKEN
             return [begin, 301, begin + end - 5, begin + end - 5, 302]
 
-    samples = np.append(spoken(1, 75), PAUSE)
-    chunks = transcribe(samples, Breaks(), language="en").chunks
+    chunks = transcribe(np.append(spoken(1, 75), PAUSE), Breaks(), language="en").chunks
     assert words_of(chunks) == ["word45", "word46"]
     assert chunks[-1].end == pytest.approx(1.8, abs=0.03)  # where the window ends
 
@@ -221,9 +220,8 @@ def test_unfinished_words_that_nothing_follows_are_kept():
 @pytest.mark.parametrize("multilingual", [True, False])
 def test_batch_size_changes_no_answer(multilingual):
     models = loaded(SMALL, seed=2)
-    samples = np.concatenate(
-        [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(4)]
-    )
+    parts = [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(4)]
+    samples = np.concatenate(parts)
     transcriber = Transcriber(models, detect_speech=hears_sound)
     one, three = (
         transcriber.transcribe(samples, asking(multilingual=multilingual, batch_size=size))
@@ -511,8 +509,7 @@ def test_a_model_that_knows_no_prompts_refuses_them_but_takes_hot_words():
 
 @pytest.mark.parametrize("language", ["en", "EN", "English", None])
 def test_an_english_only_model_accepts_english(language):
-    options = asking(language=language)
-    Transcriber(ENGLISH_ONLY).validate(options)
+    Transcriber(ENGLISH_ONLY).validate(asking(language=language))
     transcript = transcribe(
         spoken(0, 50), Recogniser(ENGLISH_ONLY), ENGLISH_ONLY, language=language
     )

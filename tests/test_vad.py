@@ -61,9 +61,6 @@ def scenes() -> list[Scene]:
     return drawn
 
 
-# ---- the package's own network
-
-
 def test_probabilities_are_those_of_the_packages_own_model(detector):
     """Audio is full-scale, which is not amplified. The package's script processes one step a call
     and keeps its state."""
@@ -124,9 +121,6 @@ def test_memory_does_not_grow_with_the_audio(detector):
     assert peak < samples.nbytes / 10
 
 
-# ---- speech is found
-
-
 def white(samples: np.ndarray, below_db: float) -> np.ndarray:
     loud = np.sqrt(np.mean(np.square(samples[np.abs(samples) > 1e-3])))
     noise = np.random.default_rng(1).standard_normal(len(samples))
@@ -185,9 +179,6 @@ def test_a_click_hides_no_quiet_speech(detector, scenes, clicks, db):
     assert (found[0] & found[1]).sum() >= 0.97 * found[0].sum()
 
 
-# ---- and nothing else
-
-
 def tone(*frequencies: float) -> np.ndarray:
     time = np.arange(20 * SAMPLE_RATE) / SAMPLE_RATE
     waves = [np.sin(2 * np.pi * frequency * time) for frequency in frequencies]
@@ -217,9 +208,6 @@ SOUNDS: dict[str, Callable[[], np.ndarray]] = {
 @pytest.mark.parametrize(("db", "name"), some(8, product((0, -40), SOUNDS)))
 def test_sounds_other_than_speech_are_not_speech(detector, name, db):
     assert detector(in_16_bits(SOUNDS[name]().clip(-1, 1), db)) == ()
-
-
-# ---- spans of probabilities
 
 
 CHOSEN = st.one_of(

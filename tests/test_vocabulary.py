@@ -102,8 +102,7 @@ def test_padding_changes_no_answer(monkeypatch, make, options):
     models = make()
     engine = DecodeEngine(models)
     if options.assisted:
-        products = {id(engine.main.output), id(engine.draft_model.output)}
-        assert len(products) == 2
+        assert len({id(engine.main.output), id(engine.draft_model.output)}) == 2
         assert isinstance(engine.draft_model.output, PaddedLinear)
     found = decode(engine, windows_of(), options)
     for key, each in expected.items():

@@ -49,9 +49,7 @@ def test_speakers_have_the_names_of_their_clips(voices, scene):
     assert (diarizer.capabilities.voices, diarizer.capabilities.hints) == (True, False)
     assert diarizer.capabilities.streams
     limits = AudioLimits(60, 10_000_000)
-    enrolment = VoiceEnroller(
-        voices, lambda samples: ((0.0, len(samples) / 16_000),), limits, 16_000
-    )
+    enrolment = VoiceEnroller(voices, lambda all_: ((0.0, len(all_) / 16_000),), limits, 16_000)
     for name, voice in (("Bob", BOB), ("Anna", ANNA)):
         generator = np.random.default_rng(9)
         clip = np.concatenate([draw_clip(voice, generator).samples for _ in range(3)])

@@ -28,9 +28,7 @@ def sound(seconds: float, level: float = 0.1) -> np.ndarray:
 
 
 def spans_of(*seconds: tuple[float, float]) -> list[SampleSpan]:
-    return [
-        SampleSpan(round(start * SAMPLE_RATE), round(stop * SAMPLE_RATE)) for start, stop in seconds
-    ]
+    return [SampleSpan(round(at * SAMPLE_RATE), round(stop * SAMPLE_RATE)) for at, stop in seconds]
 
 
 def planner(seconds: float, *speech: tuple[float, float], limit: int = LIMIT) -> WindowPlanner:
@@ -132,16 +130,13 @@ def test_windows_are_as_few_as_pauses_allow(recording, seconds):
 
 def test_neighbouring_speech_is_packed_and_silence_is_skipped():
     sparse = planner(200, (1, 5), (6, 20), (22, 29), (90, 95), (150, 152), (170, 180.5))
-    seconds = [
-        (window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE) for window in windows_of(sparse)
-    ]
+    seconds = [(each.start / SAMPLE_RATE, each.stop / SAMPLE_RATE) for each in windows_of(sparse)]
     assert seconds == [(0.7, 29.3), (89.7, 95.3), (149.7, 152.3), (169.7, 180.8)]
 
 
 @pytest.mark.parametrize("pause_at", [21.0, 24.3, 28.0])
 def test_a_window_ends_in_the_last_pause(pause_at):
-    paused = planner(40, (0, 10), (10.5, pause_at), (pause_at + 0.6, 40))
-    first, second = windows_of(paused)
+    first, second = windows_of(planner(40, (0, 10), (10.5, pause_at), (pause_at + 0.6, 40)))
     assert pause_at < first.stop / SAMPLE_RATE <= second.start / SAMPLE_RATE < pause_at + 0.6
 
 

@@ -26,8 +26,7 @@ class Talk:
     final: bool = False
 
     def tell(self, kind: str, **fields: object) -> None:
-        event = {"type": kind, "event_id": "event_1", **fields}
-        self.connection.send(json.dumps(event))
+        self.connection.send(json.dumps({"type": kind, "event_id": "event_1", **fields}))
 
     def hear(self, most: int | None = None) -> None:
         """Take messages until the audio is final, or there are so many bytes."""

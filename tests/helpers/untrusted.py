@@ -93,9 +93,7 @@ def attempts(data: bytes, folder: str, port: int, server: int, address: int, oth
     `other`.
     """
     libc, content = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(14)
-    local, remote = (
-        struct.pack("@QQ", place, 14) for place in (ctypes.addressof(content), address)
-    )
+    local, remote = (struct.pack("@QQ", at, 14) for at in (ctypes.addressof(content), address))
 
     def call(name: str, *arguments: Any) -> None:
         if getattr(libc, name)(*arguments) < 0:

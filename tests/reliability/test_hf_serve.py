@@ -26,9 +26,6 @@ def client(server, monkeypatch) -> InferenceClient:
     return hub_client(server.url, "hf_clients_token", monkeypatch)
 
 
-# ---- clients
-
-
 def test_the_hub_client_sends_and_reads_our_json(client, hum):
     answer = client.automatic_speech_recognition(
         base64.b64decode(hum),
@@ -58,9 +55,6 @@ def test_an_unknown_parameter_may_be_no_utf8(server, hum):
     answer = server.post(content)
     assert answer.status_code == 200
     assert answer.json()["warnings"] == ["unknown parameters are ignored: \\ud800"]
-
-
-# ---- wrong bodies
 
 
 @pytest.mark.parametrize(
@@ -102,9 +96,6 @@ def test_the_server_lives_on_after_all_of_this(server, hum):
     assert loopback().get(f"{server.url}/health").status_code == 200
 
 
-# ---- the log
-
-
 def test_the_log_holds_no_audio_transcript_or_token(server, wav):
     audio = base64.b64encode(wav(speech(9.0))).decode()
     answer = server.ask({"inputs": audio, "parameters": {"language": "en"}}).json()
@@ -118,9 +109,6 @@ def test_the_log_holds_no_audio_transcript_or_token(server, wav):
     assert words
     for secret in (audio[:30], audio[100:130], SECRET, *words):
         assert secret not in log
-
-
-# ---- a start that must fail
 
 
 @pytest.mark.reliability

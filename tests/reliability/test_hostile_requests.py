@@ -42,9 +42,7 @@ def test_every_fault_has_its_code(subject_of, kind):
     answers = dict(zip(requests, sent, strict=True))
     for name in NO_OBJECT:
         assert answers.pop(name).status_code == 422
-    found = {
-        name: (answer.status_code, traffic.code_of(answer)) for name, answer in answers.items()
-    }
+    found = {name: (each.status_code, traffic.code_of(each)) for name, each in answers.items()}
     assert found == {name: (400, REFUSALS[name][1]) for name in found}
     assert len(found) > 30
 

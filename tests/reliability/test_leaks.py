@@ -111,11 +111,8 @@ def test_a_client_that_sends_nothing_gets_408(ours, plain):
 
 
 def _raw(content: bytes) -> bytes:
-    head = {
-        **traffic.JSON,
-        "authorization": f"Bearer {traffic.KEY}",
-        "content-length": len(content),
-    }
+    key = f"Bearer {traffic.KEY}"
+    head = {**traffic.JSON, "authorization": key, "content-length": len(content)}
     lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
     return (
         f"POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{lines}\r\n".encode() + content

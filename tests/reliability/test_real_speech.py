@@ -120,9 +120,7 @@ def lead(reference: WhisperModels, window: Request, tokens: Sequence[int]) -> fl
 
 
 @pytest.mark.parametrize(("batch_size", "drafts"), [*product((1, 3, 24), (0, 1, 3, 7))])
-def test_windows_are_transformers_token_for_token(
-    models, reference, windows, expected, batch_size, drafts
-):
+def test_tokens_are_those_of_transformers(models, reference, windows, expected, batch_size, drafts):
     options = DecodeOptions(assisted=drafts > 0, batch_size=batch_size, drafts=drafts)
     answers = decode(DecodeEngine(models), windows, options)
     for window in windows:

@@ -139,9 +139,8 @@ def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> b
     )
     edit = b"".join(struct.pack(">IIHH", samples * 2, number % 3, 1, 0) for number in range(edits))
     edit_list = box(b"edts", box(b"elst", struct.pack(">II", 0, edits), edit)) if edits else b""
-    track = box(
-        b"trak", box(b"tkhd", struct.pack(">IIIII", 0, 0, 0, 1, 0) + b"\0" * 68), edit_list, media
-    )
+    header = box(b"tkhd", struct.pack(">IIIII", 0, 0, 0, 1, 0) + b"\0" * 68)
+    track = box(b"trak", header, edit_list, media)
     movie = box(
         b"moov",
         box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples) + b"\0" * 80),

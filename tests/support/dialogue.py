@@ -131,9 +131,8 @@ def draw_dialogues(casts: Sequence[Sequence[str]], seed: int, seconds: float = 6
     scenes = []
     for number, cast in enumerate(casts):
         rng = np.random.default_rng([seed, number])
-        scenes.append(
-            draw_dialogue([draw_voice(name, rng) for name in cast], seconds, OVERLAPPING, rng)
-        )
+        voices = [draw_voice(name, rng) for name in cast]
+        scenes.append(draw_dialogue(voices, seconds, OVERLAPPING, rng))
     return scenes
 
 

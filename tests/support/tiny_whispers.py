@@ -97,10 +97,8 @@ def tokenizer_of(shape: Published) -> transformers.WhisperTokenizer:
     """Bytes, made-up words, then Whisper's special tokens in its order; pad is end of text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [f"Ġword{index}" for index in range(shape.text_entries - len(alphabet))]
-    special = [
-        "<|startoftranscript|>",
-        *(f"<|{code}|>" for code in list(LANGUAGES)[: shape.languages]),
-    ]
+    languages = list(LANGUAGES)[: shape.languages]
+    special = ["<|startoftranscript|>", *(f"<|{code}|>" for code in languages)]
     special += [f"<|{name}|>" for name in AFTER_LANGUAGES]
     vocabulary = {entry: index for index, entry in enumerate([*alphabet, *words])}
     return whisper_tokenizer(vocabulary, [], special)
