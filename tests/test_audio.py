@@ -171,23 +171,13 @@ if AAC_PADDING:
 
 # Formats that few recorders write: file name -> what ffmpeg is told.
 OTHERS = {
-    "dts.mkv": "-c:a dca",
-    "dts.ts": "-c:a dca -ar 48000",
-    "a.dts": "",
-    "truehd.mkv": "-c:a truehd",
-    "mlp.mkv": "-c:a mlp",
-    "s302m.ts": "-c:a s302m -ar 48000 -ac 2",
-    "g722.wav": "-c:a g722 -ar 16000",
-    "g723.wav": "-c:a g723_1 -ar 8000",
-    "g726.wav": "-c:a g726 -ar 8000",
-    "yamaha.wav": "-c:a adpcm_yamaha",
-    "nellymoser.flv": "-c:a nellymoser",
-    "real.rm": "-c:a real_144 -ar 8000",
-    "a.latm": "-c:a aac",
-    "a.voc": "",
-    "a.nut": "",
-    "384 kHz.wav": "-ar 384000",
-}
+    "dts.mkv": "-c:a dca", "dts.ts": "-c:a dca -ar 48000", "a.dts": "", "truehd.mkv": "-c:a truehd",
+    "mlp.mkv": "-c:a mlp", "s302m.ts": "-c:a s302m -ar 48000 -ac 2",
+    "g722.wav": "-c:a g722 -ar 16000", "g723.wav": "-c:a g723_1 -ar 8000",
+    "g726.wav": "-c:a g726 -ar 8000", "yamaha.wav": "-c:a adpcm_yamaha",
+    "nellymoser.flv": "-c:a nellymoser", "real.rm": "-c:a real_144 -ar 8000", "a.latm": "-c:a aac",
+    "a.voc": "", "a.nut": "", "384 kHz.wav": "-ar 384000",
+}  # fmt: skip
 
 
 def two_tracks(source: bytes, undecodable: list[int]) -> bytes:

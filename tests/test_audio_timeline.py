@@ -49,17 +49,12 @@ def with_film(name: str, *options: str) -> bytes:
 
 
 LATE = {
-    "a.mp4": "-c:v libx264 -c:a aac",
-    "a.ts": "-c:v libx264 -c:a aac",
-    "a.flv": "-c:v flv -c:a libmp3lame -ar 44100",
-    "a.ogv": "-c:v libtheora -c:a libvorbis",
-    "a.mov": "-c:v libx264 -c:a alac",
-    "a.mkv": "-c:v libx264 -c:a aac",
-    "a.webm": "-c:v libvpx -c:a libopus",
-    "a.mpg": "-c:v mpeg2video -r 25 -c:a mp2",
-    "a.wmv": "-c:v wmv2 -c:a wmav2",
-    "a.nut": "-c:v mpeg4 -c:a libmp3lame",
-}
+    "a.mp4": "-c:v libx264 -c:a aac", "a.ts": "-c:v libx264 -c:a aac",
+    "a.flv": "-c:v flv -c:a libmp3lame -ar 44100", "a.ogv": "-c:v libtheora -c:a libvorbis",
+    "a.mov": "-c:v libx264 -c:a alac", "a.mkv": "-c:v libx264 -c:a aac",
+    "a.webm": "-c:v libvpx -c:a libopus", "a.mpg": "-c:v mpeg2video -r 25 -c:a mp2",
+    "a.wmv": "-c:v wmv2 -c:a wmav2", "a.nut": "-c:v mpeg4 -c:a libmp3lame",
+}  # fmt: skip
 
 
 class TestLateSound:
@@ -106,19 +101,11 @@ class TestLateSound:
 
 
 GAPS = {
-    "a.webm": "-c:a libopus",
-    "opus.ogg": "-c:a libopus",
-    "aac.mp4": "-c:a aac",
-    "aac.ts": "-c:a aac",
-    "a.mka": "-c:a flac",
-    "opus.mkv": "-c:a libopus",
-    "opus.mp4": "-c:a libopus",
-    "aac.mkv": "-c:a aac",
-    "aac.mov": "-c:a aac",
-    "aac.flv": "-c:a aac",
-    "fragmented.mp4": "-c:a aac -movflags frag_keyframe+empty_moov",
-    "flac.ogg": "-c:a flac",
-}
+    "a.webm": "-c:a libopus", "opus.ogg": "-c:a libopus", "aac.mp4": "-c:a aac",
+    "aac.ts": "-c:a aac", "a.mka": "-c:a flac", "opus.mkv": "-c:a libopus",
+    "opus.mp4": "-c:a libopus", "aac.mkv": "-c:a aac", "aac.mov": "-c:a aac", "aac.flv": "-c:a aac",
+    "fragmented.mp4": "-c:a aac -movflags frag_keyframe+empty_moov", "flac.ogg": "-c:a flac",
+}  # fmt: skip
 
 
 class TestGaps:
@@ -150,20 +137,11 @@ class TestGaps:
 
 
 DAMAGE = {
-    "a.m4a": "-c:a aac",
-    "a.webm": "-c:a libopus",
-    "vorbis.ogg": "-c:a libvorbis",
-    "a.mp3": "-b:a 64k",
-    "a.aac": "",
-    "aac.mkv": "-c:a aac",
-    "opus.ogg": "-c:a libopus",
-    "flac.ogg": "-c:a flac",
-    "a.mka": "-c:a flac",
-    "a.flac": "",
-    "a.ac3": "",
-    "a.mp2": "",
+    "a.m4a": "-c:a aac", "a.webm": "-c:a libopus", "vorbis.ogg": "-c:a libvorbis",
+    "a.mp3": "-b:a 64k", "a.aac": "", "aac.mkv": "-c:a aac", "opus.ogg": "-c:a libopus",
+    "flac.ogg": "-c:a flac", "a.mka": "-c:a flac", "a.flac": "", "a.ac3": "", "a.mp2": "",
     "a.ts": "-c:a aac",
-}
+}  # fmt: skip
 
 
 class TestDamage:

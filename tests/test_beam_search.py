@@ -50,15 +50,11 @@ def truth(shape, ending, timestamps, num_beams, length_penalty=None, count=6, ma
     some(
         3,
         [
-            (TINY, 2, False, 1),
-            (TINY, 5, True, 1),
-            (TINY_ENGLISH, 5, True, 4),
-            (TINY, 2, True, 4),
-            (TINY, 5, False, 4),
-            (TINY_ENGLISH, 5, False, 1),
+            (TINY, 2, False, 1), (TINY, 5, True, 1), (TINY_ENGLISH, 5, True, 4), (TINY, 2, True, 4),
+            (TINY, 5, False, 4), (TINY_ENGLISH, 5, False, 1),
         ],
     ),
-)
+)  # fmt: skip
 def test_texts_are_those_of_openai_at_every_batch_size(shape, timestamps, num_beams, batch_size):
     options = DecodeOptions(timestamps, batch_size=batch_size, num_beams=num_beams)
     answers = decode(engine_of(shape), windows_of(timestamps, shape=shape), options)

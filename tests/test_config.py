@@ -154,35 +154,22 @@ def test_vad_parameters_are_an_object_or_its_json():
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"output": ["srt", "pdf"]},
-        {"output": "pdf"},
-        {"output": ["srt", 1]},
-        {"hotwords": [""]},
+        {"output": ["srt", "pdf"]}, {"output": "pdf"}, {"output": ["srt", 1]}, {"hotwords": [""]},
         {"hotwords": ["x" * 101]},
-        {"hotwords": [f"x{place}" for place in range(config.MAX_HOTWORDS + 1)]},
-        {"hotwords": [1]},
-        {"hotwords": [{"text": "Ada", "sounds": []}]},
-        {"hotwords": [{"sounds_like": ["aida"]}]},
+        {"hotwords": [f"x{place}" for place in range(config.MAX_HOTWORDS + 1)]}, {"hotwords": [1]},
+        {"hotwords": [{"text": "Ada", "sounds": []}]}, {"hotwords": [{"sounds_like": ["aida"]}]},
         {"hotwords": [{"text": "Ada", "sounds_like": ["aida"] * 6}]},
         {"hotwords": ["Ada", {"text": "Ada"}]},
-        {"prompt": "x" * (config.MAX_PROMPT_CHARACTERS + 1)},
-        {"prompt": ["x"]},
-        {"return_timestamps": "Word"},
-        {"return_timestamps": None},
-        {"temperature": [0.0, 0.2, 0.4]},
-        {"vad_parameters": {}, "vad_filter": False},
-        {"num_speakers": 1, "min_speakers": 2},
-        {"num_speakers": 3, "max_speakers": 2},
-        {"min_speakers": 3, "max_speakers": 2},
-        {"text": "x" * (config.MAX_SCRIPT_CHARACTERS + 1)},
-        {"text": " ... \n"},
-        {"text": "Good morning", "task": "translate"},
-        {"text": "Good morning", "channels": "separate"},
-        {"output": ["srt", "srt"]},
-        {"output": "srt,vtt,srt"},
-        {"hotwords": "Ada, Ada"},
+        {"prompt": "x" * (config.MAX_PROMPT_CHARACTERS + 1)}, {"prompt": ["x"]},
+        {"return_timestamps": "Word"}, {"return_timestamps": None},
+        {"temperature": [0.0, 0.2, 0.4]}, {"vad_parameters": {}, "vad_filter": False},
+        {"num_speakers": 1, "min_speakers": 2}, {"num_speakers": 3, "max_speakers": 2},
+        {"min_speakers": 3, "max_speakers": 2}, {"text": "x" * (config.MAX_SCRIPT_CHARACTERS + 1)},
+        {"text": " ... \n"}, {"text": "Good morning", "task": "translate"},
+        {"text": "Good morning", "channels": "separate"}, {"output": ["srt", "srt"]},
+        {"output": "srt,vtt,srt"}, {"hotwords": "Ada, Ada"},
     ],
-)
+)  # fmt: skip
 def test_lists_and_texts_have_bounds_and_no_contradictions(parameters):
     with pytest.raises(ValueError, match=f"^{next(iter(parameters))}: "):
         InferenceConfig.read(parameters)
@@ -437,17 +424,11 @@ def test_settings_of_another_machine_have_this_ones_token(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("ASR_MODL", "ASR_MODEL"),
-        ("ARS_MODEL", "ASR_MODEL"),
-        ("asr_modle", "ASR_MODEL"),
-        ("DIARISATION_MODEL", "DIARIZATION_MODEL"),
-        ("API_KEYS", "API_KEY"),
-        ("PAGER", None),
-        ("HOSTNAME", None),
-        ("GH_TOKEN", None),
-        ("asr_model", None),
+        ("ASR_MODL", "ASR_MODEL"), ("ARS_MODEL", "ASR_MODEL"), ("asr_modle", "ASR_MODEL"),
+        ("DIARISATION_MODEL", "DIARIZATION_MODEL"), ("API_KEYS", "API_KEY"), ("PAGER", None),
+        ("HOSTNAME", None), ("GH_TOKEN", None), ("asr_model", None),
     ],
-)
+)  # fmt: skip
 def test_misspelt_variable_is_reported(monkeypatch, name, meant):
     monkeypatch.setattr(config.os, "environ", {"PATH": "/bin", name: "x"})
     told = config.misspelt_variables(ModelSettings, ServerSettings)

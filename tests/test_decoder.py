@@ -1,4 +1,4 @@
-"""Our decoder's hidden states against transformers' for rows that stand at different places."""
+"""Our decoder with its `kv_cache` against transformers, for rows that stand at different places."""
 
 import copy
 import dataclasses

@@ -53,15 +53,11 @@ def threads(monkeypatch):
 @pytest.mark.parametrize(
     ("wanted", "usable", "present", "chosen"),
     [
-        ("auto", True, True, CUDA),
-        ("auto", True, False, CUDA),
-        ("auto", False, False, CPU),
-        ("cuda", True, True, CUDA),
-        ("cpu", True, True, CPU),
-        ("cpu", False, True, CPU),
+        ("auto", True, True, CUDA), ("auto", True, False, CUDA), ("auto", False, False, CPU),
+        ("cuda", True, True, CUDA), ("cpu", True, True, CPU), ("cpu", False, True, CPU),
         ("cpu", False, False, CPU),
     ],
-)
+)  # fmt: skip
 def test_the_device(cuda, wanted, usable, present, chosen):
     cuda(usable, present=present)
     assert choose_device(wanted) == chosen
@@ -106,18 +102,13 @@ BOTH = ("_is_avx512_bf16_supported", "_is_vnni_supported")
 @pytest.mark.parametrize(
     ("wanted", "device", "flags", "chosen"),
     [
-        ("auto", CPU, BOTH, torch.bfloat16),
-        ("auto", CPU, BOTH[1:], torch.float32),
-        ("auto", CPU, (), torch.float32),
-        ("float32", CPU, BOTH, torch.float32),
-        ("bfloat16", CPU, BOTH[:1], torch.bfloat16),
-        ("int8", CPU, BOTH, torch.int8),
-        ("auto", CUDA, BOTH, torch.float16),
-        ("float16", CUDA, (), torch.float16),
-        ("bfloat16", CUDA, (), torch.bfloat16),
-        ("float32", CUDA, (), torch.float32),
+        ("auto", CPU, BOTH, torch.bfloat16), ("auto", CPU, BOTH[1:], torch.float32),
+        ("auto", CPU, (), torch.float32), ("float32", CPU, BOTH, torch.float32),
+        ("bfloat16", CPU, BOTH[:1], torch.bfloat16), ("int8", CPU, BOTH, torch.int8),
+        ("auto", CUDA, BOTH, torch.float16), ("float16", CUDA, (), torch.float16),
+        ("bfloat16", CUDA, (), torch.bfloat16), ("float32", CUDA, (), torch.float32),
     ],
-)
+)  # fmt: skip
 def test_the_precision(processor, wanted, device, flags, chosen, monkeypatch):
     processor(*flags)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))

@@ -18,13 +18,9 @@ from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Word
 MODELS = {"asr_model": "a/whisper", "assistant_model": None, "diarization_model": "a/pipeline"}
 FORMATS = sorted(BY_WORD | BY_SEGMENT)
 LAYOUTS = [
-    {},
-    {"max_line_width": 12},
-    {"max_line_width": 20, "max_line_count": 1},
-    {"max_words_per_line": 2},
-    {"highlight_words": True},
-    {"subtitle_speakers": False},
-]
+    {}, {"max_line_width": 12}, {"max_line_width": 20, "max_line_count": 1},
+    {"max_words_per_line": 2}, {"highlight_words": True}, {"subtitle_speakers": False},
+]  # fmt: skip
 
 
 def transcript(shift: float = 0.0) -> Transcript:

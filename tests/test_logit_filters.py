@@ -13,20 +13,10 @@ from whosaid.asr.model.logit_filters import History, LogitFilter, _likeliest
 
 END, NO_TIMESTAMPS, SIZE = 8, 12, 24
 SPECIAL_TOKENS = SpecialTokens(
-    size=SIZE,
-    end_of_text=END,
-    start_of_transcript=9,
-    no_speech=11,
-    no_timestamps=NO_TIMESTAMPS,
-    multilingual=False,
-    languages={},
-    tasks={},
-    suppress=(2, 9),
-    begin_suppress=(3, END),
-    max_initial_timestamp_index=4,
-    max_length=448,
-    start_of_previous=None,
-)
+    size=SIZE, end_of_text=END, start_of_transcript=9, no_speech=11, no_timestamps=NO_TIMESTAMPS,
+    multilingual=False, languages={}, tasks={}, suppress=(2, 9), begin_suppress=(3, END),
+    max_initial_timestamp_index=4, max_length=448, start_of_previous=None,
+)  # fmt: skip
 PROMPTS = [[9], [9, NO_TIMESTAMPS], [10, 1, 20, 9]]
 TOKENS = some.lists(
     some.one_of(some.integers(0, END - 1), some.integers(NO_TIMESTAMPS + 1, SIZE - 1)), max_size=7

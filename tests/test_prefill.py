@@ -20,14 +20,10 @@ from whosaid.asr.model.logit_filters import LogitFilter
 def sequence_of(prompt, max_tokens=None, timestamps=True, draftable=False, temperature=0.0):
     """Return a sequence with the attributes that a prefill reads."""
     return SimpleNamespace(
-        prompt=prompt,
-        guess=(),
-        timestamps=timestamps,
-        draftable=draftable,
-        drafted=draftable,
+        prompt=prompt, guess=(), timestamps=timestamps, draftable=draftable, drafted=draftable,
         options=SimpleNamespace(temperature=temperature),
         request=SimpleNamespace(samples=np.ones(9, np.float32), max_tokens=max_tokens, prefix=()),
-    )
+    )  # fmt: skip
 
 
 def batch_of(sequences, encoded, max_len, longest=448):

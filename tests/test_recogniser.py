@@ -1,4 +1,5 @@
-"""The order of work in the engine's thread, over stand-ins of the engine and of transcriptions."""
+"""The order of work in the engine's thread, over stand-ins of the engine and of the
+models (`speech_to_text`)."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""Alternatives of a text are scored as transformers scores them, and written if likely enough."""
+"""Alternatives of a text are scored like transformers (`token_tree`), and written if likely."""
 
 import dataclasses
 

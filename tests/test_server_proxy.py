@@ -66,14 +66,10 @@ def proxied(
 ) -> Iterator[Proxy]:
     """nginx before `upstream`; `changes` replace directives of the template."""
     values = {
-        "UPSTREAM": "{}:{}".format(*upstream),
-        "HTTP_PORT": str(free_port()),
-        "HTTPS_PORT": str(free_port()),
-        "SERVER_NAME": "localhost",
-        "PREFIX": "/asr",
-        "MAX_BODY": "1m",
-        "TLS": str(certificate),
-    }
+        "UPSTREAM": "{}:{}".format(*upstream), "HTTP_PORT": str(free_port()),
+        "HTTPS_PORT": str(free_port()), "SERVER_NAME": "localhost", "PREFIX": "/asr",
+        "MAX_BODY": "1m", "TLS": str(certificate),
+    }  # fmt: skip
     site = re.sub(r"\$\{(\w+)\}", lambda found: values[found[1]], TEMPLATE)
     for directive, value in changes.items():
         site = re.sub(rf"(?m)^(\s*{directive}) .*;", rf"\1 {value};", site)

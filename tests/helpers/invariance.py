@@ -27,12 +27,8 @@ Answer = dict[str, Any]
 Samples = NDArray[np.float64]
 
 TEXTS: tuple[Options, ...] = (
-    {},
-    {},
-    {"chunk_length_s": 8},
-    {"num_beams": 2},
-    {"num_beams": 3, "length_penalty": 0.5},
-)
+    {}, {}, {"chunk_length_s": 8}, {"num_beams": 2}, {"num_beams": 3, "length_penalty": 0.5},
+)  # fmt: skip
 BESIDE_THE_POINT: dict[str, tuple[Any, ...]] = {
     "batch_size": (1, 2, 5, 24),
     "assisted": (False, None),
@@ -211,14 +207,10 @@ PLACES: dict[str, Callable[[Samples], Altered]] = {
 }
 # What Whisper reads otherwise: it may place a comma elsewhere, or hear one word differently.
 LEVELS: dict[str, Callable[[Samples], Altered]] = {
-    "peak at 0 dB": _peak_at(0),
-    "peak at -40 dB": _peak_at(-40),
-    "peak at -70 dB": _peak_at(-70),
-    "DC": lambda samples: Altered(0.5 * samples + 0.25),
-    "clipped": _clipped,
-    "one channel of two": _channels(1, 0),
-    "six channels": _channels(1, 0.5, 0, 0, 0.2, 0.2),
-}
+    "peak at 0 dB": _peak_at(0), "peak at -40 dB": _peak_at(-40), "peak at -70 dB": _peak_at(-70),
+    "DC": lambda samples: Altered(0.5 * samples + 0.25), "clipped": _clipped,
+    "one channel of two": _channels(1, 0), "six channels": _channels(1, 0.5, 0, 0, 0.2, 0.2),
+}  # fmt: skip
 
 
 def moved_words(before: Answer, after: Answer, later: float) -> list[tuple[object, object]]:

@@ -117,14 +117,10 @@ def metrics() -> Rows:
 
 
 TABLES = {
-    "parameters": parameters,
-    "models": lambda: settings(ModelSettings),
-    "server": lambda: settings(ServerSettings),
-    "errors": endpoint_errors,
-    "refusals": refusals,
-    "live": live_errors,
-    "metrics": metrics,
-}
+    "parameters": parameters, "models": lambda: settings(ModelSettings),
+    "server": lambda: settings(ServerSettings), "errors": endpoint_errors, "refusals": refusals,
+    "live": live_errors, "metrics": metrics,
+}  # fmt: skip
 
 
 def filled(page: str) -> str:

@@ -137,12 +137,6 @@ def flv(count: int) -> bytes:
 
 
 TAGGED: dict[str, Callable[[int], bytes]] = {
-    "flac": flac,
-    "ogg": ogg,
-    "matroska": matroska,
-    "mp4": mp4,
-    "wav": wav,
-    "caf": caf,
-    "asf": asf,
+    "flac": flac, "ogg": ogg, "matroska": matroska, "mp4": mp4, "wav": wav, "caf": caf, "asf": asf,
     "flv": flv,
-}
+}  # fmt: skip

@@ -127,19 +127,12 @@ def _random_model(size: Size, device: torch.device, dtype: torch.dtype) -> PreTr
     end = generation.eos_token_id
     config = WhisperConfig(
         vocab_size=VOCABULARY_SIZES[size.vocabulary],
-        num_mel_bins=PUBLISHED[size.vocabulary].mel_bins,
-        encoder_layers=size.layers,
-        decoder_layers=size.assistant_layers,
-        encoder_attention_heads=size.heads,
-        decoder_attention_heads=size.heads,
-        d_model=size.d_model,
-        encoder_ffn_dim=4 * size.d_model,
-        decoder_ffn_dim=4 * size.d_model,
-        bos_token_id=end,
-        eos_token_id=end,
-        pad_token_id=end,
+        num_mel_bins=PUBLISHED[size.vocabulary].mel_bins, encoder_layers=size.layers,
+        decoder_layers=size.assistant_layers, encoder_attention_heads=size.heads,
+        decoder_attention_heads=size.heads, d_model=size.d_model, encoder_ffn_dim=4 * size.d_model,
+        decoder_ffn_dim=4 * size.d_model, bos_token_id=end, eos_token_id=end, pad_token_id=end,
         decoder_start_token_id=generation.decoder_start_token_id,
-    )
+    )  # fmt: skip
     model = _initialise(config, device, dtype)
     with torch.no_grad():
         model.model.decoder.embed_positions.weight.mul_(10)

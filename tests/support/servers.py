@@ -21,13 +21,8 @@ from config import REPOSITORY
 SAME_NUMBERS = {"DTYPE": "float32"}
 # Variables of this process that servers get too.
 KEPT = (
-    "PATH",
-    "HOME",
-    "LD_LIBRARY_PATH",
-    "HF_HUB_OFFLINE",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-)
+    "PATH", "HOME", "LD_LIBRARY_PATH", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
+)  # fmt: skip
 HF_SERVE_LISTENS = r"running on \S*?(http://127\.0\.0\.1:\d+)"
 OURS_LISTENS = r"listening on (http://127\.0\.0\.1:\d+)"
 
@@ -69,15 +64,9 @@ def start_server(
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     repository = {"HF_MODEL_DIR": str(REPOSITORY), "HF_TASK": "custom", "HF_TRUST_REMOTE_CODE": "1"}
     return subprocess.Popen(
-        command,
-        env=kept | repository | SAME_NUMBERS | variables,
-        cwd="/",
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        pass_fds=pass_fds or [],
-    )
+        command, env=kept | repository | SAME_NUMBERS | variables, cwd="/", stdin=stdin,
+        stdout=subprocess.PIPE, stderr=stderr, text=True, pass_fds=pass_fds or [],
+    )  # fmt: skip
 
 
 @dataclass

@@ -139,24 +139,13 @@ def model_of(
     end = shape.text_entries
     config = transformers.WhisperConfig(
         vocab_size=end + 1 + 1 + shape.languages + len(AFTER_LANGUAGES) + 1501,
-        num_mel_bins=shape.mel_bins,
-        encoder_layers=shape.encoder_layers,
-        decoder_layers=shape.decoder_layers,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        d_model=width,
-        encoder_ffn_dim=2 * width,
-        decoder_ffn_dim=2 * width,
-        max_source_positions=50 * shape.seconds,
-        max_target_positions=shape.positions,
-        init_std=0.15,
-        bos_token_id=end,
-        eos_token_id=end,
-        pad_token_id=end,
-        decoder_start_token_id=end + 1,
-        begin_suppress_tokens=None,
-        suppress_tokens=None,
-    )
+        num_mel_bins=shape.mel_bins, encoder_layers=shape.encoder_layers,
+        decoder_layers=shape.decoder_layers, encoder_attention_heads=2, decoder_attention_heads=2,
+        d_model=width, encoder_ffn_dim=2 * width, decoder_ffn_dim=2 * width,
+        max_source_positions=50 * shape.seconds, max_target_positions=shape.positions,
+        init_std=0.15, bos_token_id=end, eos_token_id=end, pad_token_id=end,
+        decoder_start_token_id=end + 1, begin_suppress_tokens=None, suppress_tokens=None,
+    )  # fmt: skip
     torch.manual_seed(seed)
     model = _initialise(config, dtype)
     with torch.no_grad():
