@@ -250,17 +250,7 @@ def test_heads_read_the_state_that_chose_the_newest_token(kind):
         session.add(asked)
         for _ in range(4):
             session.step()
-            state = engine.memory.state
-            assert len(engine.batch(1).rows) > 3
-            batch = engine.batch(1)
-            for sequence in batch.rows:
-                row = batch.places.index(sequence)
-                tokens = state.rows.tokens[row, : state.rows.length[row]].tolist()
-                samples = sequence.request.samples
-                states = oracle.states_read_by_heads(engine.models, samples, tokens)
-                torch.testing.assert_close(
-                    state.drafter.newest[row], states[-2], atol=1e-6, rtol=1e-5
-                )
+            assert oracle.count_checked_states(engine) > 3
 
 
 def test_a_draft_is_no_part_of_a_second_attempt(monkeypatch):

@@ -22,7 +22,8 @@ FORMS = {
     "es": "castilian es-419", "fr": "français FRANCAIS", "he": "iw", "hi": "हिन्दी",
     "ht": "haitian_creole", "id": "in", "ja": "日本語", "jw": "jv", "nn": "nno",
     "no": "no nb nb-NO", "pt": "pt-BR", "ru": "русский", "sr": "sh", "tl": "fil", "tr": "Türkçe",
-    "uz": "O\u2018zbek", "yi": "ji", "yue": "Cantonese zh-yue-HK", "zh": "zh-TW zh_CN zh-Hans zh-cmn-Hans-CN cmn 中文",
+    "uz": "O\u2018zbek", "yi": "ji", "yue": "Cantonese zh-yue-HK",
+    "zh": "zh-TW zh_CN zh-Hans zh-cmn-Hans-CN cmn 中文",
 }  # fmt: skip
 OF_WORDS = {
     " German ": "de",

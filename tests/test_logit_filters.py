@@ -78,29 +78,6 @@ def next_logits(histories, timestamps, seed):
 @given(
     histories=HISTORIES,
     follows=some.lists(some.booleans(), min_size=5, max_size=5),
-    seed=some.integers(0, 10_000),
-)
-def test_choice_and_probability_are_those_of_transformers(histories, follows, seed):
-    """Rows with and without timestamps beside each other."""
-    timestamps = follows[: len(histories)]
-    logits, biased, history = next_logits(histories, timestamps, seed)
-    choices = [FILTERS.choose(biased, history)]
-    if not any(timestamps):
-        choices.append(FILTERS.choose(biased, history, grammar=False))
-    for row, (prompt, said) in enumerate(histories):
-        scores = expected_scores([*prompt, *said], len(prompt), timestamps[row], logits[row, 0])
-        if torch.isinf(scores).all():
-            continue  # nothing may follow: no history that the filters allowed comes to this
-        log_prob = scores.log_softmax(-1).max().item()
-        for choice in choices:
-            assert choice.tokens[row, 0] == scores.argmax()
-            assert choice.log_probs[row, 0].item() == pytest.approx(log_prob)
-
-
-@settings(deadline=None, max_examples=100)
-@given(
-    histories=HISTORIES,
-    follows=some.lists(some.booleans(), min_size=5, max_size=5),
     token=some.integers(0, SIZE - 1),
     seed=some.integers(0, 10_000),
 )
@@ -132,18 +109,23 @@ def test_given_token_is_scored_among_allowed_tokens_and_itself(histories, follow
     count=some.integers(1, 7),
     seed=some.integers(0, 10_000),
 )
-def test_the_best_few_are_those_of_transformers(histories, follows, count, seed):
-    """Renormalised over what the rules allow, as openai/whisper's beam search does."""
+def test_the_choice_and_the_best_few_are_those_of_transformers(histories, follows, count, seed):
+    """Rows with and without timestamps run beside each other. Probabilities are renormalised over
+    what the rules allow, as openai/whisper's beam search does."""
     timestamps = follows[: len(histories)]
     logits, biased, history = next_logits(histories, timestamps, seed)
-    found = [FILTERS.best(biased, history, count)]
+    choices, found = [FILTERS.choose(biased, history)], [FILTERS.best(biased, history, count)]
     if not any(timestamps):
+        choices.append(FILTERS.choose(biased, history, grammar=False))
         found.append(FILTERS.best(biased, history, count, grammar=False))
     for row, (prompt, said) in enumerate(histories):
         scores = expected_scores([*prompt, *said], len(prompt), timestamps[row], logits[row, 0])
         if torch.isinf(scores).all():
             continue  # nothing may follow: no history that the filters allowed comes to this
         expected = scores.log_softmax(-1).topk(count)
+        for choice in choices:
+            assert choice.tokens[row, 0] == scores.argmax()
+            assert choice.log_probs[row, 0].item() == pytest.approx(expected.values[0].item())
         allowed = ~expected.values.isinf()
         for best in found:
             assert torch.equal(best.tokens[row][allowed], expected.indices[allowed])

@@ -374,6 +374,18 @@ def states_read_by_heads(
     return (through[0] if isinstance(through, tuple) else through).view(len(tokens), -1)
 
 
+def count_checked_states(engine: DecodeEngine) -> int:
+    """Check the states that heads read next in the rows of lane 1; return the number of rows."""
+    state, batch = engine.memory.state, engine.batch(1)
+    for sequence in batch.rows:
+        row = batch.places.index(sequence)
+        tokens = state.rows.tokens[row, : state.rows.length[row]].tolist()
+        states = states_read_by_heads(engine.models, sequence.request.samples, tokens)
+        newest = state.drafter.newest[row]
+        torch.testing.assert_close(newest, states[-2], atol=1e-6, rtol=1e-5)
+    return len(batch.rows)
+
+
 def encoder_passes(engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record how many windows each pass of an engine's encoders reads from now on."""
     encoder, passes = engine.context.encoder, []
