@@ -56,11 +56,9 @@ LEFT_OUT = "left out: "  # begins the reason of a skip that a complete machine w
 TALKATIVE = 3  # the seed of a random Whisper that answers the noise of the tests in words
 
 # How fast a machine is decides no test. `scripts/test --all` searches for new examples.
+too_slow = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
-    "new_examples",
-    deadline=None,
-    database=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    "new_examples", deadline=None, database=None, suppress_health_check=too_slow
 )
 hypothesis.settings.register_profile(
     "same_examples", hypothesis.settings.get_profile("new_examples"), derandomize=True
@@ -241,11 +239,8 @@ def assistant_folder(tmp_path_factory) -> Path:
     encoder is shared."""
     from tests.support.tiny_whispers import SMALL, model_of, save, without_layers
 
-    return save(
-        tmp_path_factory.mktemp("assistant"),
-        SMALL,
-        without_layers(model_of(SMALL, TALKATIVE), kept=(0,)),
-    )
+    model = without_layers(model_of(SMALL, TALKATIVE), kept=(0,))
+    return save(tmp_path_factory.mktemp("assistant"), SMALL, model)
 
 
 @pytest.fixture(scope="session")

@@ -240,10 +240,8 @@ def windows():
     """Samples and true words, in order of time, of the first two windows of the conversation."""
     recording = (DEMO / "conversation.ogg").read_bytes()
     samples = decode_audio(recording, SAMPLE_RATE, AudioLimits(600, 2**24)).samples
-    truth = [
-        Word(word["text"], word["start"], word["end"])
-        for word in json.loads(REFERENCE.read_text())["words"]
-    ]
+    words = json.loads(REFERENCE.read_text())["words"]
+    truth = [Word(word["text"], word["start"], word["end"]) for word in words]
     cut = []
     for start, stop in pairwise(CUTS):
         words = [shift(word, -start) for word in truth if start <= word.start < stop]

@@ -66,13 +66,8 @@ KEPT = ast.Import | ast.ImportFrom | ast.alias | ast.Attribute | ast.ClassDef | 
 
 def python_files() -> list[Path]:
     """Every Python file of the checkout, committed or not, that git does not ignore."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"]
+    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     paths = [Path(line) for line in listed.stdout.splitlines()]
     return sorted(path for path in paths if (REPOSITORY / path).is_file())
 
@@ -165,12 +160,9 @@ def test_every_package_has_a_row_of_arrows():
 
 
 def test_imports_follow_the_arrows():
-    against = {
-        (name, other)
-        for name in PATHS
-        for other in local_imports(name)
-        if package(other) not in {package(name), *ARROWS[package(name)]}
-    }
+    imports = [(name, other) for name in PATHS for other in local_imports(name)]
+    allowed = {row: {row, *others} for row, others in ARROWS.items()}
+    against = {pair for pair in imports if package(pair[1]) not in allowed[package(pair[0])]}
     assert against == set()
 
 
@@ -328,12 +320,8 @@ def test_versions_are_asked_for_in_versions_alone():
 
 
 def test_no_package_is_named_like_an_installed_one():
-    installed = {
-        path.stem
-        for folder in sys.path
-        if "site-packages" in folder
-        for path in Path(folder).iterdir()
-    }
+    folders = [Path(folder) for folder in sys.path if "site-packages" in folder]
+    installed = {path.stem for folder in folders for path in folder.iterdir()}
     packages = {dotted(PATHS[name]).partition(".")[0] for name in SOURCE} - {"benchmarks"}
     assert packages & (installed | set(sys.stdlib_module_names)) == set()
 

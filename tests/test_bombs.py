@@ -37,22 +37,16 @@ def track(samples: int, ticks: int = 2, chunk: int = 1, extra: bytes = b"") -> b
         table(b"stsz", 1, samples),
         table(b"stco", 1, 40),
     )
-    media = box(
-        b"mdia",
-        table(b"mdhd", 0, 0, 44_100, 2**20, 0),
-        box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13),
-        box(b"minf", box(b"smhd", b"\0" * 8), tables),
-    )
+    header = table(b"mdhd", 0, 0, 44_100, 2**20, 0)
+    handler = box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13)
+    media = box(b"mdia", header, handler, box(b"minf", box(b"smhd", b"\0" * 8), tables))
     return box(b"trak", box(b"tkhd", struct.pack(">5I", 0, 0, 0, 1, 0) + b"\0" * 68), media)
 
 
 def mp4(moov: bytes, *after: bytes) -> bytes:
     start = box(b"ftyp", b"isom\0\0\2\0isom") + box(b"mdat", bytes(64))
-    return (
-        start
-        + box(b"moov", table(b"mvhd", 0, 0, 44_100, 2**20) + bytes(80), moov)
-        + b"".join(after)
-    )
+    header = table(b"mvhd", 0, 0, 44_100, 2**20) + bytes(80)
+    return start + box(b"moov", header, moov) + b"".join(after)
 
 
 def compressed(movie: bytes) -> bytes:

@@ -66,13 +66,8 @@ def alone(demo_handler, voices) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def together(demo_handler, voices) -> dict[str, Any]:
-    return apart(
-        demo_handler,
-        *voices,
-        channel_names=["agent", "customer"],
-        return_timestamps="word",
-        output=["srt", "vtt", "tsv", "rttm", "txt"],
-    )
+    shown = {"return_timestamps": "word", "output": ["srt", "vtt", "tsv", "rttm", "txt"]}
+    return apart(demo_handler, *voices, channel_names=["agent", "customer"], **shown)
 
 
 def test_each_channel_is_transcribed_as_if_alone(together, alone):
@@ -152,10 +147,8 @@ def test_crosstalk_is_written_once(demo_handler, alone, voices):
     leaks = [share * np.roll(voice, delay) for voice in (customer, agent)]
     noise = np.random.default_rng(0).normal(0, 1e-4, (2, len(agent)))
     answer = apart(demo_handler, agent + leaks[0] + noise[0], customer + leaks[1] + noise[1])
-    own = [
-        "".join(each["text"] for each in answer["speakers"] if each["channel"] == channel)
-        for channel in (0, 1)
-    ]
+    turns = [(each["channel"], each["text"]) for each in answer["speakers"]]
+    own = ["".join(text for of, text in turns if of == channel) for channel in (0, 1)]
     assert own == [each["text"] for each in alone]
     assert any("crosstalk" in warning for warning in answer["warnings"])
 

@@ -255,11 +255,8 @@ def test_attention_over_bfloat16_keys_is_that_of_torch_to_rounding(positions):
     query, keys, values = drawn_attention(positions, torch.float32)
     expected = F.scaled_dot_product_attention(query.double(), keys.double(), values.double())
     like = torch.empty(0, dtype=torch.bfloat16)
-    mixed = attention(
-        query,
-        keys.bfloat16(),
-        empty_transposed(like, *values.shape).copy_(values),
-    )
+    copied = empty_transposed(like, *values.shape).copy_(values)
+    mixed = attention(query, keys.bfloat16(), copied)
     assert mixed.dtype == torch.float32
     # Weights are off by the rounding of a score, 2^-8 of at most 6, and values by 2^-9.
     torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=0.03)

@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import functools
 import gc
+import itertools
 import logging
 import weakref
 from unittest import mock
@@ -116,12 +117,8 @@ def test_all_usual_passes_are_captured_at_load_and_none_later(all_graphs, caplog
     engine = engine_of(drafting_models())
     runner, state = engine.runner, engine.memory.state
     steps = {(rows, shape.kv_len, shape.drafts) for rows, shape in held(runner, "step")}
-    assert steps == {
-        (rows, kv_len, drafts)
-        for rows in (1, 5)
-        for kv_len in (64, state.cache.max_len)
-        for drafts in (0, *runner.draft_lengths)
-    }
+    lengths, drafts = (64, state.cache.max_len), (0, *runner.draft_lengths)
+    assert steps == set(itertools.product((1, 5), lengths, drafts))
     for kind in ("prefill", "encoder"):
         assert {size for size, *_ in held(runner, kind)} == set(cuda_graphs.PASS_SIZES)
     assert runner.graph_count == runner.planned == all_graphs.captures
@@ -524,13 +521,9 @@ def test_after_long_texts_short_ones_attend_to_few_positions(graphs, monkeypatch
 @pytest.mark.parametrize("drafts", [0, 4, None])
 def test_graphs_on_a_device_match_eager_steps_in_float16(drafts):
     models = oracle.with_assistant(oracle.models_of(oracle.TINY, 142, torch.float16), 0.1)
-    there = dataclasses.replace(
-        models,
-        model=copy.deepcopy(models.model).to("cuda"),
-        assistant=dataclasses.replace(
-            models.assistant, model=copy.deepcopy(models.assistant.model).to("cuda")
-        ),
-    )
+    main, other = (copy.deepcopy(each.model).to("cuda") for each in (models, models.assistant))
+    assistant = dataclasses.replace(models.assistant, model=other)
+    there = dataclasses.replace(models, model=main, assistant=assistant)
     engine = DecodeEngine(there)
     assert isinstance(engine.runner, CudaGraphRunner)
     options, windows = dataclasses.replace(DRAFTED, drafts=drafts), oracle.windows_of(count=12)

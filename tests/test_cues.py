@@ -75,13 +75,8 @@ def shown(srt: str) -> list[tuple[str, str, str]]:
 def by_whisper(found: Segments, layout: InferenceConfig) -> list[tuple[str, str, str]]:
     """Return the entries that openai/whisper writes."""
     writer = pytest.importorskip("whisper.utils").WriteSRT("")
-    told = [
-        {
-            "start": words[0].start,
-            "words": [{"word": w.text, "start": w.start, "end": w.end} for w in words],
-        }
-        for words in found
-    ]
+    said = [[{"word": w.text, "start": w.start, "end": w.end} for w in words] for words in found]
+    told = [{"start": words[0]["start"], "words": words} for words in said]
     names = ("max_line_width", "max_line_count", "max_words_per_line", "highlight_words")
     options = {name: getattr(layout, name) for name in names}
     return list(writer.iterate_result({"segments": told}, **options))
@@ -197,10 +192,8 @@ def test_simultaneous_cues_are_ordered_by_time(one, other, layout, on_channels):
     spoken = [rendering_of(found, layout) for found in (one, other)]
     duration = max(each.duration for each in spoken)
     told = [{"channel": 0}, {"channel": 1}] if on_channels else [{"voice": "Ada"}, {"voice": "Bo"}]
-    alone = [
-        apart(replace(each, duration=duration), **place)
-        for place, each in zip(told, spoken, strict=True)
-    ]
+    pairs = zip(told, spoken, strict=True)
+    alone = [apart(replace(each, duration=duration), **place) for place, each in pairs]
     chunks = [chunk for each in alone for chunk in each.chunks]
     blocks = sorted((it for each in alone for it in each.segments), key=lambda each: each.start)
     together = Rendering(duration, chunks, blocks, (), layout)

@@ -99,10 +99,8 @@ def evidence(word: Word, speaker: str, turns, exclusive) -> float:
 def score(speakers, unit, turns, exclusive) -> float:
     """The sum that attribution maximises within a chunk."""
     changes = sum(before != after for before, after in pairwise(speakers))
-    gained = sum(
-        evidence(word, speaker, turns, exclusive)
-        for word, speaker in zip(unit, speakers, strict=True)
-    )
+    pairs = zip(unit, speakers, strict=True)
+    gained = sum(evidence(word, speaker, turns, exclusive) for word, speaker in pairs)
     return gained - CHANGE_COST * changes
 
 
@@ -168,11 +166,8 @@ def test_overlapped_words_are_marked(chunks, turns, exclusive):
 @given(chunk_lists(), st.lists(st.floats(-0.2, 0.2), min_size=8, max_size=8), st.integers(2, 8))
 def test_errors_of_turn_ends_move_no_word(chunks, errors, count):
     """Each chunk is one speaker's turn; the turn's ends are those of its words, with errors."""
-    spoken = [
-        chunk
-        for chunk in chunks
-        if chunk.words and chunk.words[-1].end - chunk.words[0].start > 1.5
-    ][:count]
+    worded = [chunk for chunk in chunks if chunk.words]
+    spoken = [each for each in worded if each.words[-1].end - each.words[0].start > 1.5][:count]
     bounds = [(chunk.words[0].start, chunk.words[-1].end) for chunk in spoken]
     found = [
         SpeakerTurn(f"S{i % 2}", start + errors[i], end + errors[i + 1])

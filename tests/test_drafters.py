@@ -134,10 +134,8 @@ def test_sessions_beside_each_other_give_the_answers_they_give_alone(kind, monke
         DecodeOptions(False, temperature=0.4),
     ]
     asked = [(each, windows_of(each.timestamps)[n:6]) for n, each in enumerate(options)]
-    alone = [
-        decode(engine, windows, dataclasses.replace(options, assisted=False))
-        for options, windows in asked
-    ]
+    plain = [(windows, dataclasses.replace(each, assisted=False)) for each, windows in asked]
+    alone = [decode(engine, *each) for each in plain]
     kinds = set()
     for ours, expected in zip(interleaved(engine, asked), alone, strict=True):
         assert tokens_of(ours) == tokens_of(expected)

@@ -70,13 +70,9 @@ class Wrapped:
 
 def pipeline_of(embedding, seconds=2.0, batch_size=4):
     """The parts of a SpeakerDiarization that its `get_embeddings` uses."""
-    return SimpleNamespace(
-        training=False,
-        embedding_batch_size=batch_size,
-        _embedding=embedding,
-        _segmentation=SimpleNamespace(duration=seconds),
-        _audio=Audio(RATE, mono="downmix"),
-    )
+    audio, segmentation = Audio(RATE, mono="downmix"), SimpleNamespace(duration=seconds)
+    parts = {"_embedding": embedding, "_segmentation": segmentation, "_audio": audio}
+    return SimpleNamespace(training=False, embedding_batch_size=batch_size, **parts)
 
 
 def scene(windows, frames=50, seconds=2.0, step=0.6, seed=0):

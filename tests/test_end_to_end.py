@@ -87,10 +87,8 @@ def test_words_get_their_own_speakers(answer):
     """At least nine of ten words without overlap are in a segment of their own speaker."""
     alone = [word for word in WORDS if not any(talks_over(turn, word) for turn in TURNS)]
     given = [speaker_at(answer["speakers"], (word["start"] + word["end"]) / 2) for word in alone]
-    names, labels = (
-        sorted(TRUTH["cast"]),
-        sorted({entry["speaker"] for entry in answer["speakers"]}),
-    )
+    names = sorted(TRUTH["cast"])
+    labels = sorted({entry["speaker"] for entry in answer["speakers"]})
     assert len(labels) == len(names)
     best = max(
         sum(mapping.get(label) == word["speaker"] for label, word in zip(given, alone, strict=True))

@@ -77,11 +77,8 @@ def serving(handler):
         )
         recogniser = Recogniser(load, 1)
         cpu = torch.device("cpu")
-        made.append(
-            TranscriptionEndpoint(
-                resident(recogniser, TurnsOfSeconds()), alone.limits, cpu, 1, **options
-            )
-        )
+        held = resident(recogniser, TurnsOfSeconds())
+        made.append(TranscriptionEndpoint(held, alone.limits, cpu, 1, **options))
         return made[-1]
 
     yield make
@@ -504,10 +501,8 @@ async def test_short_recording_is_decoded_between_long_ones(endpoint, recording,
     monkeypatch.setattr("whosaid.audio.decode.STEP_SECONDS", 1)
     monkeypatch.setattr("whosaid.endpoint.request_steps.decoding_steps", watched)
 
-    long = [
-        asyncio.ensure_future(endpoint.answer(parsed(endpoint, inputs[8], language="en")))
-        for _ in range(8)
-    ]
+    longs = [parsed(endpoint, inputs[8], language="en") for _ in range(8)]
+    long = [asyncio.ensure_future(endpoint.answer(each)) for each in longs]
     assert await asyncio.to_thread(begun.wait, 60)
     short = asyncio.ensure_future(endpoint.answer(parsed(endpoint, inputs[3], language="en")))
     await asyncio.sleep(0)

@@ -37,11 +37,8 @@ from whosaid.transcribe.__main__ import CONVERSATION
 from whosaid.transcript import Chunk, Transcript, Unspoken, Word
 
 SECONDS = 26.4  # of the conversation are heard, up to a pause
-TRUTH = [
-    word
-    for word in json.loads(CONVERSATION.with_suffix(".json").read_text())["words"]
-    if word["end"] < SECONDS
-]
+SAID = json.loads(CONVERSATION.with_suffix(".json").read_text())["words"]
+TRUTH = [word for word in SAID if word["end"] < SECONDS]
 MODELS = loaded(SMALL)
 EXTRA = "the hotel opens on monday and costs four hundred dollars"
 MOSTLY = 0.97  # of the conversation's words; in some places two people speak at once

@@ -151,12 +151,8 @@ def refuses(**_):
 
 
 # Two kernels at once, a pause, and a copy; and the CPU.
-EVENTS = [
-    (torch.autograd.DeviceType.CUDA, 2e6, 5e6),
-    (torch.autograd.DeviceType.CUDA, 1e6, 3e6),
-    (torch.autograd.DeviceType.CUDA, 8e6, 9e6),
-    (torch.autograd.DeviceType.CPU, 0, 10e6),
-]
+ON = torch.autograd.DeviceType
+EVENTS = [(ON.CUDA, 2e6, 5e6), (ON.CUDA, 1e6, 3e6), (ON.CUDA, 8e6, 9e6), (ON.CPU, 0, 10e6)]
 
 
 @pytest.mark.parametrize(

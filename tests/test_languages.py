@@ -25,13 +25,8 @@ FORMS = {
     "uz": "O\u2018zbek", "yi": "ji", "yue": "Cantonese zh-yue-HK",
     "zh": "zh-TW zh_CN zh-Hans zh-cmn-Hans-CN cmn 中文",
 }  # fmt: skip
-OF_WORDS = {
-    " German ": "de",
-    "haitian creole": "ht",
-    "Português (Brasil)": "pt",
-    "Chinese (Traditional)": "zh",
-    "norsk bokmål": "no",
-}
+OF_WORDS = {" German ": "de", "haitian creole": "ht", "Português (Brasil)": "pt"}
+OF_WORDS |= {"Chinese (Traditional)": "zh", "norsk bokmål": "no"}
 
 
 @pytest.mark.parametrize(

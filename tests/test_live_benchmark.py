@@ -185,12 +185,8 @@ def test_a_quick_run_measures_every_part(tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
     assert run(read_bench(["live", "--quick"])) == 0
     measured = read(tmp_path / "live-quick.json")
-    assert [(each["clients"], each["beside"]) for each in measured["ours"]] == [
-        (1, False),
-        (1, True),
-        (2, False),
-        (2, True),
-    ]
+    rows = [(each["clients"], each["beside"]) for each in measured["ours"]]
+    assert rows == [(1, False), (1, True), (2, False), (2, True)]
     sessions = [each for cell in measured["ours"] for each in cell["sessions"]]
     assert not any(each["failure"] for each in sessions)
     dialogue, noise = measured["ours"][0]["sessions"]

@@ -79,20 +79,12 @@ def endless_texts(engine: DecodeEngine) -> Iterator[None]:
 
 def rounded(hypothesis: Hypothesis) -> Hypothesis:
     """Drop digits that rounding changes if more or fewer positions are read at once."""
-    words = tuple(
-        replace(
-            each,
-            probability=round(each.probability, 6),
-            log_probs=tuple(round(one, 6) for one in each.log_probs),
-        )
-        for each in hypothesis.words
-    )
-    return replace(
-        hypothesis,
-        words=words,
-        no_speech_prob=round(hypothesis.no_speech_prob, 6),
-        avg_logprob=round(hypothesis.avg_logprob, 6),
-    )
+    words = []
+    for each in hypothesis.words:
+        log_probs = tuple(round(one, 6) for one in each.log_probs)
+        words.append(replace(each, probability=round(each.probability, 6), log_probs=log_probs))
+    no_speech, likely = round(hypothesis.no_speech_prob, 6), round(hypothesis.avg_logprob, 6)
+    return replace(hypothesis, words=tuple(words), no_speech_prob=no_speech, avg_logprob=likely)
 
 
 @pytest.mark.parametrize("timestamps", [True, False])

@@ -366,12 +366,8 @@ def test_silence_at_the_longest_item_leaves_another_empty() -> None:
     answer_all(session, [])
     events = session.take_events()
     turns = [each for each in events if isinstance(each, SpeechStartedEvent | SpeechStoppedEvent)]
-    assert turns == [
-        SpeechStartedEvent("0", 200),
-        SpeechStoppedEvent("0", 602_000),
-        SpeechStartedEvent("1", 602_000),
-        SpeechStoppedEvent("1", 602_000),
-    ]
+    first = [SpeechStartedEvent("0", 200), SpeechStoppedEvent("0", 602_000)]
+    assert turns == [*first, SpeechStartedEvent("1", 602_000), SpeechStoppedEvent("1", 602_000)]
     assert [each.item_id for each in events if isinstance(each, Completed)] == ["0", "1"]
 
 

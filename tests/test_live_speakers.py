@@ -82,10 +82,8 @@ def expected(items: Sequence[Completed], found: Diarization, labels: dict[str, s
     known = found.touching([span for each in items for span in each.transcript.speech])
     told = []
     for each, chunk in zip(items, attribute(chunks, known.turns, known.exclusive), strict=True):
-        told += [
-            (each.item_id, one.text, one.speaker, one.start, one.end)
-            for one in speaker_segments([chunk])
-        ]
+        blocks = speaker_segments([chunk])
+        told += [(each.item_id, one.text, one.speaker, one.start, one.end) for one in blocks]
     if labels is None:
         order = dict.fromkeys(speaker for _, _, speaker, *_ in told if speaker)
         labels = {speaker: f"SPEAKER_{place:02d}" for place, speaker in enumerate(order)}

@@ -141,12 +141,8 @@ def test_running_speech_loses_no_more_at_a_seam_than_elsewhere(transcriber, seed
     aligned = jiwer.process_words(
         " ".join(word.text for word in scene.words), " ".join(heard)
     ).alignments[0]
-    lost = [
-        scene.words[at]
-        for part in aligned
-        if part.type == "delete"
-        for at in range(part.ref_start_idx, part.ref_end_idx)
-    ]
+    missed = [part for part in aligned if part.type == "delete"]
+    lost = [scene.words[i] for part in missed for i in range(part.ref_start_idx, part.ref_end_idx)]
     near, lost_near = (
         [word for word in words if any(abs(word.start - seam) < NEAR_A_SEAM for seam in seams)]
         for words in (scene.words, lost)

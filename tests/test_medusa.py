@@ -54,12 +54,8 @@ def write(folder, weights, config):
 
 
 def medusa_config(kind, **changes):
-    return {
-        "medusa_num_heads": HEADS,
-        "medusa_num_layers": 1,
-        "medusa_hidden_size": WIDTH,
-        "medusa_heads_type": kind,
-    } | changes
+    sizes = {"medusa_num_heads": HEADS, "medusa_num_layers": 1, "medusa_hidden_size": WIDTH}
+    return {**sizes, "medusa_heads_type": kind} | changes
 
 
 def published(folder, kind, changed=(), removed=(), added=(), **config):

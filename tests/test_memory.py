@@ -68,12 +68,8 @@ def per_row():
 def tell_cuda(monkeypatch, memory, free, total, cached=0):
     """Take the device for CUDA that has so much free beside 3 rows, and `cached` in torch."""
     memory.device, memory.runner = torch.device("cuda"), GraphRunner()
-    values = {
-        "empty_cache": None,
-        "memory_allocated": 3 * per_row(),
-        "memory_reserved": 3 * per_row() + cached,
-        "mem_get_info": (free, total),
-    }
+    values = {"memory_allocated": 3 * per_row(), "memory_reserved": 3 * per_row() + cached}
+    values |= {"empty_cache": None, "mem_get_info": (free, total)}
     for name, value in values.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
 

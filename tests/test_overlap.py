@@ -222,13 +222,8 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
         for track, each, spans in zip(tracks, (a, b), left_out, strict=True)
     }
     whole = overlap.replaced(plain, texts, part)
-    assert [(each.voice, each.text) for each in whole.chunks] == [
-        (None, " before it"),
-        ("A", " i say"),
-        ("B", " yes please"),
-        ("A", " indeed"),
-        (None, " after it"),
-    ]
+    said = [(None, " before it"), ("A", " i say"), ("B", " yes please"), ("A", " indeed")]
+    assert [(each.voice, each.text) for each in whole.chunks] == [*said, (None, " after it")]
     assert (whole.chunks[0], whole.chunks[-1]) == kept
     assert [word.start for word in whole.chunks[1].words] == [10.0, 11.0]
     assert whole.unwritten == (Unwritten(5, 6), Unwritten(16, 19))

@@ -174,10 +174,8 @@ def test_a_starved_batch_gets_through_though_others_keep_coming():
 def test_lost_device_fails_all_sessions_once():
     device = Device()
     engine = engine_of(device)
-    clients = [
-        session_of(engine, windows(3, steps=(9, 1)), num_beams=beams, batch_size=2)
-        for beams in (1, 1, 2, 5)
-    ]
+    given = [{"num_beams": beams, "batch_size": 2} for beams in (1, 1, 2, 5)]
+    clients = [session_of(engine, windows(3, steps=(9, 1)), **each) for each in given]
     engine.step()
     device.lost = True
     assert engine.step() == 0

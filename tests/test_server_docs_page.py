@@ -50,10 +50,6 @@ async def test_docs_show_all_routes_without_key_or_scripts():
 
 
 def test_descriptions_are_escaped():
-    description = {
-        "info": {"title": "<b>"},
-        "paths": {
-            "/<i>": {"get": {"summary": "a & b", "responses": {"200": {"description": "<"}}}}
-        },
-    }
+    operation = {"summary": "a & b", "responses": {"200": {"description": "<"}}}
+    description = {"info": {"title": "<b>"}, "paths": {"/<i>": {"get": operation}}}
     assert Page(render(description)).tags.isdisjoint({"b", "i"})

@@ -138,11 +138,8 @@ class StoreMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(later=st.sampled_from([0.0, 30.0, 60.0]))
     def expire(self, later):
         self.now += later
-        gone = [
-            job
-            for job, each in self.model.items()
-            if each.ended is not None and each.ended < self.now - KEPT
-        ]
+        ended = [(job, each.ended) for job, each in self.model.items() if each.ended is not None]
+        gone = [job for job, at in ended if at < self.now - KEPT]
         assert self.store.expire(self.now - KEPT) == len(gone)
         for job in gone:
             del self.model[job]

@@ -260,11 +260,8 @@ def test_events_end_with_the_answer(quick, audio):
     by_number = post(quick, body, "application/json", query=b"stream=1")
     by_header = post(quick, body, "application/json", accept="text/event-stream")
     for reply in (by_query, by_number, by_header):
-        events = [
-            json.loads(line[6:])
-            for line in reply.body.decode().split("\n\n")
-            if line.startswith("data: ")
-        ]
+        lines = reply.body.decode().split("\n\n")
+        events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
         assert events[0] == {"type": "decoded", "duration": 31.5}
         assert events[-1] == {"type": "answer", "answer": whole}
     assert post(quick, body, "application/json", query=b"stream=perhaps").status == 400

@@ -219,13 +219,9 @@ def test_clips_reach_the_endpoint_in_order(endpoint):
 
 def test_a_reference_may_be_a_voice(endpoint):
     voice = {"model": "Net-0", "seconds": 3.5, "embedding": "AAAAAA=="}
-    asked = read(
-        endpoint,
-        known_speaker_names=["Anna", "Bob"],
-        known_speaker_references=["BBBB", json.dumps(voice)],
-        voices="true",
-        response_format="verbose_json",
-    )
+    people = {"known_speaker_names": ["Anna", "Bob"]}
+    people["known_speaker_references"] = ["BBBB", json.dumps(voice)]
+    asked = read(endpoint, **people, voices="true", response_format="verbose_json")
     first, second = asked.request.config.known_speakers
     assert (first.reference, second.voice.model_dump()) == ("BBBB", voice)
     assert asked.request.config.voices

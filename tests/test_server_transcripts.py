@@ -119,15 +119,9 @@ async def test_json_follows_from_the_turns():
     assert made["language"] == "en"
 
 
-EDITS = st.lists(
-    st.tuples(
-        st.sampled_from(["text", "delete", "speaker", "time", "words", "move"]),
-        st.integers(0, 2),
-        st.integers(0, 2),
-        st.floats(0, 9),
-    ),
-    max_size=6,
-)
+CHANGES = st.sampled_from(["text", "delete", "speaker", "time", "words", "move"])
+EDIT = st.tuples(CHANGES, st.integers(0, 2), st.integers(0, 2), st.floats(0, 9))
+EDITS = st.lists(EDIT, max_size=6)
 
 
 @given(EDITS, st.booleans())

@@ -201,12 +201,8 @@ def test_messages_may_be_as_large_as_an_append():
     """An append is base64, with room for the rest of the event, in any number of frames."""
     drivers = Drivers()
     with server(drivers, max_append_bytes=300_000) as (_, where), opened(where) as raw:
-        text = json.dumps(
-            {
-                "type": "input_audio_buffer.append",
-                "audio": base64.b64encode(bytes(300_000)).decode(),
-            }
-        ).encode()
+        audio = base64.b64encode(bytes(300_000)).decode()
+        text = json.dumps({"type": "input_audio_buffer.append", "audio": audio}).encode()
         raw.send(TEXT, text[:1000], last=False)
         for place in range(1000, len(text), 4096):
             raw.send(CONTINUES, text[place : place + 4096], last=place + 4096 >= len(text))

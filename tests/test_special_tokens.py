@@ -19,12 +19,8 @@ from whosaid.errors import StartError
 
 
 def read(shape, generation_config: GenerationConfig | None = None) -> SpecialTokens:
-    return read_special_tokens(
-        "tiny",
-        model_of(shape).config,
-        generation_config or generation_config_of(shape),
-        tokenizer_of(shape),
-    )
+    config, generation = model_of(shape).config, generation_config or generation_config_of(shape)
+    return read_special_tokens("tiny", config, generation, tokenizer_of(shape))
 
 
 def test_large_v3_as_published():

@@ -175,11 +175,8 @@ def test_a_cue_at_the_end_appears_early_enough():
 
 @given(spoken(st.sampled_from("abc.é\n"), 42), st.booleans())
 def test_words_that_fit_a_line_are_not_split(words, named):
-    words = [
-        replace(word, text=f" {word.text}")
-        for word in words
-        if display_width(word.text) <= MAX_COLUMNS
-    ]
+    short = [word for word in words if display_width(word.text) <= MAX_COLUMNS]
+    words = [replace(word, text=f" {word.text}") for word in short]
     shown = []
     for cue in make_cues(words, named, 1000.0):
         name = f"{cue.speaker}: " if named and cue.speaker else ""

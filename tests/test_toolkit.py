@@ -35,11 +35,8 @@ def toolkit_is_there() -> None:
 @pytest.fixture(scope="module")
 def demo_models() -> dict[str, str]:
     """The deployer's environment for the embedded models."""
-    folders = {
-        "ASR_MODEL": "asr",
-        "ASSISTANT_MODEL": "assistant",
-        "DIARIZATION_MODEL": "diarization",
-    }
+    folders = {"ASR_MODEL": "asr", "ASSISTANT_MODEL": "assistant"}
+    folders["DIARIZATION_MODEL"] = "diarization"
     return {name: str(DEMO_MODELS / folder) for name, folder in folders.items()}
 
 
@@ -162,13 +159,9 @@ def test_the_hub_client_of_the_container_itself(server, short, tmp_path):
 
 @pytest.mark.parametrize("path", ["/", "/predict"])
 def test_raw_audio_with_query_parameters(server, short, path):
-    answer = httpx2.post(
-        server.url + path,
-        content=short,
-        headers={"content-type": "audio/wav"},
-        params=RAW,
-        timeout=120,
-    ).json()
+    headers = {"content-type": "audio/wav"}
+    reply = httpx2.post(server.url + path, content=short, headers=headers, params=RAW, timeout=120)
+    answer = reply.json()
     assert answer["text"].startswith(" good morning how can i help you")
     assert answer["speakers"] == answer["warnings"] == []
     assert answer["output"]["srt"].startswith("1\n00:00:00,")
@@ -177,10 +170,8 @@ def test_raw_audio_with_query_parameters(server, short, path):
 
 def test_wrong_query_parameters_and_wrong_bytes(server):
     answer = server.post(b"RIFF", "audio/wav", {"batch_size": "0"})
-    assert (answer.status_code, answer.json()["error"][:29]) == (
-        400,
-        "INVALID_PARAMETER: batch_size",
-    )
+    told = answer.json()["error"]
+    assert (answer.status_code, told[:29]) == (400, "INVALID_PARAMETER: batch_size")
     answer = server.post(b"RIFF", "audio/wav")
     assert (answer.status_code, answer.json()["error"][:15]) == (400, "INVALID_AUDIO: ")
 

@@ -461,13 +461,9 @@ def test_a_closed_pipe_is_no_traceback(fake, folder):
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "whosaid.transcribe", "demo", str(folder / "a.ogg")]
-    done = subprocess.run(
-        [*command, "--output-format", "json", "--url", fake.url],
-        cwd=REPOSITORY,
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
+    command += ["--output-format", "json", "--url", fake.url]
+    given = {"cwd": REPOSITORY, "stdout": writing, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, **given, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
 

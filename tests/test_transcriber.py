@@ -107,10 +107,8 @@ def test_no_word_is_lost_doubled_or_moved_at_seams(
     samples, truth = conversation
     options = {"language": "en", "chunk_length_s": chunk_length_s, "batch_size": batch_size}
     transcript = transcribe(samples, Recogniser(misrecognises=misrecognises), **options)
-    heard = [
-        (chunk.text.strip(), round(chunk.start * 50), round(chunk.end * 50))
-        for chunk in transcript.chunks
-    ]
+    texts = [(each.text.strip(), each.start, each.end) for each in transcript.chunks]
+    heard = [(text, round(start * 50), round(end * 50)) for text, start, end in texts]
     assert heard == truth
 
 

@@ -112,12 +112,9 @@ def test_a_word_belongs_to_its_only_speaker(turns, words):
     turns = [SpeakerTurn(who, start, start + length) for who, (start, length) in turns]
     words = [Word("a", start, start + length) for start, length in words]
     for place, word in enumerate(words):
-        heard = {
-            turn.speaker
-            for second in range(int(word.start), int(word.end))
-            for turn in turns
-            if turn.start <= second < turn.end
-        }
+        seconds = range(int(word.start), int(word.end))
+        during = [each for at in seconds for each in turns if each.start <= at < each.end]
+        heard = {turn.speaker for turn in during}
         expected = heard.pop() if len(heard) == 1 else None
         assert spoken_alone(words, turns).get(place) == expected
 

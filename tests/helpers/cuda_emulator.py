@@ -550,13 +550,9 @@ def on_cuda(models: WhisperModels) -> WhisperModels:
         moved["assistant"] = dataclasses.replace(models.assistant, model=model)
     if models.medusa is not None:
         heads = models.medusa
-        moved["medusa"] = dataclasses.replace(
-            heads,
-            **{
-                name: _map_parts(getattr(heads, name))
-                for name in ("heads", "base", "block", "shortlist")
-            },
-        )
+        parts = ("heads", "base", "block", "shortlist")
+        on_device = {name: _map_parts(getattr(heads, name)) for name in parts}
+        moved["medusa"] = dataclasses.replace(heads, **on_device)
     if models.conditioning is not None:
         read = models.conditioning
         parts = {name: _map_parts(getattr(read, name)) for name in ("weights", "blocks")}

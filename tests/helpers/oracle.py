@@ -99,11 +99,8 @@ def with_assistant(models: WhisperModels, noise: float, own_encoder: bool = Fals
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in model.model.decoder.parameters():
-            weight.add_(
-                noise
-                * weight.std()
-                * torch.randn(weight.shape, generator=random, dtype=weight.dtype)
-            )
+            drawn = torch.randn(weight.shape, generator=random, dtype=weight.dtype)
+            weight.add_(noise * weight.std() * drawn)
     if not own_encoder:
         model = _decoder_alone(model)
     return dataclasses.replace(models, assistant=Assistant("noisy", model, not own_encoder, None))
@@ -366,11 +363,8 @@ def states_read_by_heads(
     mask = torch.zeros(future.shape, dtype=hidden.dtype).masked_fill(future, float("-inf"))
     layer = copy.deepcopy(models.model.model.decoder.layers[-1])
     layer.load_state_dict(models.medusa.block)
-    through = layer(
-        hidden,
-        attention_mask=mask[None, None],
-        encoder_hidden_states=answer.encoder_last_hidden_state,
-    )
+    audio = answer.encoder_last_hidden_state
+    through = layer(hidden, attention_mask=mask[None, None], encoder_hidden_states=audio)
     return (through[0] if isinstance(through, tuple) else through).view(len(tokens), -1)
 
 

@@ -18,11 +18,8 @@ ONCE = {"logprob_threshold": -1_000, "compression_ratio_threshold": 1_000}
 @pytest.fixture(scope="session")
 def models(whisper_folder, assistant_folder) -> dict[str, str]:
     """The environment that names the models; in float32 no batch changes a number."""
-    return {
-        "ASR_MODEL": str(whisper_folder),
-        "ASSISTANT_MODEL": str(assistant_folder),
-        "DTYPE": "float32",
-    }
+    models = {"ASR_MODEL": str(whisper_folder), "ASSISTANT_MODEL": str(assistant_folder)}
+    return models | {"DTYPE": "float32"}
 
 
 @pytest.fixture(scope="session")

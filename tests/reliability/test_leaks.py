@@ -19,10 +19,8 @@ REFUSED = ("inputs null", "parameters {'batch_size': 0}", "!!!!", "NaN", "above 
 @pytest.mark.parametrize("kind", [traffic.OURS, traffic.HF_SERVE])
 def test_mixed_requests_leave_nothing_behind(subject_of, expected, kind, before, count):
     subject = subject_of(kind)
-    bodies = [
-        *(request for request, _ in expected),
-        *(traffic.in_json(REFUSALS[name][0]) for name in REFUSED),
-    ]
+    refused = (traffic.in_json(REFUSALS[name][0]) for name in REFUSED)
+    bodies = [*(request for request, _ in expected), *refused]
     mixed = [bodies[number % len(bodies)] for number in range(count)]
     clients = 8 if kind == traffic.OURS else 2
     traffic.send_all(subject.url, mixed[:before], clients)

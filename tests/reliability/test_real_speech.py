@@ -174,13 +174,12 @@ def handler(whisper_base_folder, tmp_path_factory) -> EndpointHandler:
 @pytest.fixture(scope="module")
 def answers(handler, excerpts) -> dict[str, list[tuple[Options, Answer]]]:
     """The answers for each excerpt under 40 combinations of options."""
-    return {
-        recording.name: [
-            (options, handler(body(samples, {"language": recording.language, **options})))
-            for options in table_of_options(40)
-        ]
-        for recording, samples in excerpts.items()
-    }
+    table, found = table_of_options(40), {}
+    for recording, samples in excerpts.items():
+        asked = ({"language": recording.language, **options} for options in table)
+        answers = [handler(body(samples, options)) for options in asked]
+        found[recording.name] = list(zip(table, answers, strict=True))
+    return found
 
 
 def test_answers_of_one_class_of_options_are_equal(answers):

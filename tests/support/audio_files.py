@@ -89,13 +89,8 @@ def raw_wav(
     size = len(body) if size is None else size
     frame = (channels * bits // 8) & 0xFFFF
     fields = struct.pack("<HHIIHH", form, channels, rate, min(rate * frame, 2**32 - 1), frame, bits)
-    header = (
-        b"RIFF"
-        + struct.pack("<I", min(size + 36, 2**32 - 1))
-        + b"WAVEfmt "
-        + struct.pack("<I", 16)
-        + fields
-    )
+    length = struct.pack("<I", min(size + 36, 2**32 - 1))
+    header = b"RIFF" + length + b"WAVEfmt " + struct.pack("<I", 16) + fields
     return header + b"data" + struct.pack("<I", size) + body
 
 
@@ -123,21 +118,15 @@ def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> b
         box(b"stsz", struct.pack(">III", 0, 1, samples)),
         box(b"stco", struct.pack(">III", 0, 1, 40)),
     )
-    media = box(
-        b"mdia",
-        box(b"mdhd", struct.pack(">IIIIII", 0, 0, 0, 44_100, samples * 2, 0)),
-        box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13),
-        box(b"minf", box(b"smhd", b"\0" * 8), table),
-    )
+    header = box(b"mdhd", struct.pack(">IIIIII", 0, 0, 0, 44_100, samples * 2, 0))
+    handler = box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13)
+    media = box(b"mdia", header, handler, box(b"minf", box(b"smhd", b"\0" * 8), table))
     edit = b"".join(struct.pack(">IIHH", samples * 2, number % 3, 1, 0) for number in range(edits))
     edit_list = box(b"edts", box(b"elst", struct.pack(">II", 0, edits), edit)) if edits else b""
     header = box(b"tkhd", struct.pack(">IIIII", 0, 0, 0, 1, 0) + b"\0" * 68)
     track = box(b"trak", header, edit_list, media)
-    movie = box(
-        b"moov",
-        box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples) + b"\0" * 80),
-        track * tracks,
-    )
+    header = box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples) + b"\0" * 80)
+    movie = box(b"moov", header, track * tracks)
     return box(b"ftyp", b"isom\0\0\2\0isom") + box(b"mdat", b"\0" * body) + movie
 
 

@@ -92,11 +92,8 @@ def compose(
     for item in placed:
         first = round(item.start * SAMPLE_RATE)
         samples[first : first + len(item.clip.samples)] += item.clip.samples[: len(samples) - first]
-    words = [
-        replace(shift(word, item.start), speaker=item.speaker)
-        for item in placed
-        for word in item.clip.words
-    ]
+    spoken = [(item, word) for item in placed for word in item.clip.words]
+    words = [replace(shift(word, item.start), speaker=item.speaker) for item, word in spoken]
     in_time = tuple(sorted(words, key=lambda word: word.start))
     return Scene(np.clip(samples, -1, 1).astype(np.float32), in_time, _turns(placed))
 

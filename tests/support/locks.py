@@ -112,11 +112,8 @@ def disagreements(root: Path) -> list[str]:
         for name in DEV:
             where = f"{name}, Python {python}"
             named = requirements(root / name)
-            asked = [
-                one
-                for one in named
-                if not one.marker or one.marker.evaluate({"python_version": python})
-            ]
+            known = {"python_version": python}
+            asked = [one for one in named if not one.marker or one.marker.evaluate(known)]
             here = {pin.name for pin in pins if name in pin.sources}
             gone = here - {canonicalize_name(one.name) for one in named}
             found += [f"{where}: {package} is only in a lock" for package in sorted(gone)]
@@ -170,13 +167,8 @@ def compile_with_uv(
     Raises LockError with what uv says if it has no answer.
     """
     command = ["uv", "pip", "compile", "-q", "--no-header", "--python-version", python]
-    done = subprocess.run(
-        ["env", *patience, *command, *options, *sources],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["env", *patience, *command, *options, *sources]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LockError(done.stderr.strip())
 

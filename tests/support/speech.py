@@ -77,10 +77,7 @@ def clip_from_spans(samples: Samples, words: list[str], spans: list[tuple[float,
     Spans shrink to the sound in them, and the silence around the sentence is cut.
     """
     loud = _loud_frames(samples)
-    timed = [
-        Word(word, *_shrink(loud, start, end))
-        for word, (start, end) in zip(words, spans, strict=True)
-    ]
+    timed = [Word(text, *_shrink(loud, *span)) for text, span in zip(words, spans, strict=True)]
     first = max(0, round((timed[0].start - MARGIN) * SAMPLE_RATE))
     last = min(len(samples), round((timed[-1].end + MARGIN) * SAMPLE_RATE))
     return Clip(samples[first:last], tuple(shift(word, -first / SAMPLE_RATE) for word in timed))
@@ -208,12 +205,8 @@ def _espeak_spans(
 def _speak_flite(name: str, pitch: int, speed: int, sentence: str) -> Clip:
     """Speak lower-case words; `pitch` in Hz on average, `speed` in roughly words a minute."""
     with tempfile.NamedTemporaryFile(suffix=".wav") as file:
-        options = [
-            "--setf",
-            f"int_f0_target_mean={pitch}",
-            "--setf",
-            f"duration_stretch={NATURAL_SPEED / speed}",
-        ]
+        stretch = f"duration_stretch={NATURAL_SPEED / speed}"
+        options = ["--setf", f"int_f0_target_mean={pitch}", "--setf", stretch]
         printed = _flite(["-voice", name, *options, "-psdur", "-t", sentence, "-o", file.name])
         samples = _read_wave(file.read())
     words = sentence.split(" ")
