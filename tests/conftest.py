@@ -72,11 +72,8 @@ if find_spec("speechbrain"):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--one-case",
-        action="store_true",
-        help="of every test with parameters one case alone, in random order another each time",
-    )
+    one_case = "of every test with parameters one case alone, in random order another each time"
+    parser.addoption("--one-case", action="store_true", help=one_case)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -100,9 +100,7 @@ def test_words_over_another_channels_are_marked(together):
     """The oracle compares all pairs of words: a fifth of a word has to be spoken over."""
     for word in together["words"]:
         start, end = word["timestamp"]
-        others = [
-            each["timestamp"] for each in together["words"] if each["channel"] != word["channel"]
-        ]
+        others = [it["timestamp"] for it in together["words"] if it["channel"] != word["channel"]]
         over = sum(max(0.0, min(end, stop) - max(start, begin)) for begin, stop in others)
         if abs(over - 0.2 * (end - start)) > 0.02:  # times are rounded
             assert word["overlap"] == (over > 0.2 * (end - start)), word

@@ -111,11 +111,8 @@ def layer_output(read, name, x):
 
 def followed(models, samples, mask, added, enrolment=None):
     """The output for one window; its enrolment, features and mask, is in the second row."""
-    read = {
-        name.removeprefix(ENCODER): weight.detach()
-        for name, weight in models.model.named_parameters()
-        if name.startswith(ENCODER)
-    }
+    weights = [(name, each.detach()) for name, each in models.model.named_parameters()]
+    read = {name.removeprefix(ENCODER): each for name, each in weights if name.startswith(ENCODER)}
     for name, each in added.items():
         if name.endswith("lora_a"):
             stem = name.removesuffix(".lora_a")

@@ -137,11 +137,8 @@ def test_highlighted_cues_show_what_plain_ones_do_without_a_gap(found, layout, s
         for words in found
     ]
     rendering = replace(rendering_of(clipped, layout), duration=end)
-    plain, lit = (
-        shown(FORMATS["srt"](replace(rendering, layout=other)))
-        for each in (False, True)
-        for other in [layout.model_copy(update={"highlight_words": each})]
-    )
+    others = [layout.model_copy(update={"highlight_words": each}) for each in (False, True)]
+    plain, lit = (shown(FORMATS["srt"](replace(rendering, layout=each))) for each in others)
     rest = iter(lit)
     for start, stop, text in plain:
         now = start
@@ -161,11 +158,9 @@ def test_words_are_underlined_inside_voices_and_escapes():
     chunk = Chunk(" a<b &", 0.0, 1.0, words=tuple(words))
     block = SpeakerSegment("Ada", chunk.text, 0.0, 1.0, chunk.words)
     vtt = FORMATS["vtt"](Rendering(1.0, [chunk], [block], (), layout))
-    assert [text for text in vtt.split("\n") if text.startswith("<v")] == [
-        "<v Ada><u>a&lt;b</u> &amp;",
-        "<v Ada>a&lt;b &amp;",
-        "<v Ada>a&lt;b <u>&amp;</u>",
-    ]
+    voiced = [text for text in vtt.split("\n") if text.startswith("<v")]
+    one, two = "<v Ada><u>a&lt;b</u> &amp;", "<v Ada>a&lt;b <u>&amp;</u>"
+    assert voiced == [one, "<v Ada>a&lt;b &amp;", two]
     hidden = layout.model_copy(update={"subtitle_speakers": False})
     srt = FORMATS["srt"](Rendering(1.0, [chunk], [block], (), hidden))
     assert shown(srt)[0][2] == "<u>a\u2039b</u> &"

@@ -20,11 +20,8 @@ NAMED = ["who-said-what", "--repository", "me/handler", "--asr-model", "openai/w
 WEIGHTS = ["config.json", "model.safetensors"]
 GATED = "pyannote/speaker-diarization-3.1"
 TIME = "2026-01-01T00:00:00Z"
-ANSWER = {
-    "text": " good morning",
-    "speakers": [{"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.62, 2.36]}],
-    "chunks": [],
-}
+TURN = {"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.62, 2.36]}
+ANSWER = {"text": " good morning", "speakers": [TURN], "chunks": []}
 
 
 class Platform(ThreadingHTTPServer):
@@ -178,11 +175,8 @@ class TestCreate:
         assert deploy.main(NAMED) == 0
         out, err = capsys.readouterr()
         assert out == "text: good morning\nSPEAKER_00   0.62 s  good morning\n"
-        assert err.splitlines() == [
-            "creating me/who-said-what",
-            "waiting at most 1800 s for it to run",
-            f"asking {platform.url}/served",
-        ]
+        told = ["creating me/who-said-what", "waiting at most 1800 s for it to run"]
+        assert err.splitlines() == [*told, f"asking {platform.url}/served"]
         created, asked = platform.made("POST")
         env, image = {"ASR_MODEL": "openai/whisper-large-v3"}, {"huggingface": {}}
         model = {"repository": "me/handler", "revision": None, "framework": "pytorch"}

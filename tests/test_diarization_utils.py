@@ -81,10 +81,8 @@ def hundredths_away(word: Word, speaker: str, turns) -> float:
 
 def hundredths_away_from_all(words, turns) -> list[float]:
     names = {turn.speaker for turn in turns}
-    return [
-        min((hundredths_away(word, name, turns) for name in names), default=math.inf)
-        for word in words
-    ]
+    away = [[hundredths_away(word, name, turns) for name in names] for word in words]
+    return [min(each, default=math.inf) for each in away]
 
 
 def evidence(word: Word, speaker: str, turns, exclusive) -> float:

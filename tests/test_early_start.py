@@ -73,11 +73,8 @@ def take(schedule: Schedule, count: int) -> list[Window]:
     return windows
 
 
-PARTS = st.lists(
-    st.tuples(st.sampled_from([SPOKEN, SPOKEN, LOUD, QUIET]), st.floats(0.05, 14)),
-    min_size=1,
-    max_size=16,
-)
+SOUND = st.sampled_from([SPOKEN, SPOKEN, LOUD, QUIET])
+PARTS = st.lists(st.tuples(SOUND, st.floats(0.05, 14)), min_size=1, max_size=16)
 
 
 @settings(**STEPS)

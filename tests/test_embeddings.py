@@ -102,11 +102,8 @@ def both(pipeline, file, activity, exclude_overlap):
 @pytest.mark.parametrize("exclude_overlap", [False, True])
 @pytest.mark.parametrize(("batch_size", "seed"), [(1, 0), (4, 1), (4, 2), (32, 3)])
 def test_embeddings_equal_pyannotes(exclude_overlap, batch_size, seed):
-    stock, ours = both(
-        pipeline_of(Wrapped(Statistics()), batch_size=batch_size),
-        *scene(9, seed=seed),
-        exclude_overlap,
-    )
+    pipeline = pipeline_of(Wrapped(Statistics()), batch_size=batch_size)
+    stock, ours = both(pipeline, *scene(9, seed=seed), exclude_overlap)
     assert ours.shape == stock.shape == (9, 3, 20)
     assert ours.dtype == stock.dtype
     np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-6)
@@ -231,11 +228,8 @@ VBX = {
     "clustering": {"threshold": 0.6, "Fa": 0.07, "Fb": 0.8},
 }
 # Which of them is taken says nothing about embeddings.
-HINTS = {
-    "community-1": [SpeakerHints(num_speakers=2)],
-    "3.1": [SpeakerHints(num_speakers=3)],
-    "demo": [SpeakerHints()],
-}
+HINTS = {"community-1": [SpeakerHints(num_speakers=2)], "demo": [SpeakerHints()]}
+HINTS["3.1"] = [SpeakerHints(num_speakers=3)]
 
 
 @pytest.fixture(scope="module")

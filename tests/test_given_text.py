@@ -262,11 +262,8 @@ def test_true_text_is_timed_as_exactly_as_recognition(transcriber, samples, reco
     assert len(words_of(found)) >= MOSTLY * len(script)
     own = words_of(recognised)
     partners = pair_items([each.text.strip() for each in own], script)
-    right = [
-        (word, partner)
-        for word, partner in zip(own, partners.tolist(), strict=True)
-        if partner != NONE and word.text.strip() == script[partner]
-    ]
+    pairs = [pair for pair in zip(own, partners.tolist(), strict=True) if pair[1] != NONE]
+    right = [(word, partner) for word, partner in pairs if word.text.strip() == script[partner]]
     ours = errors(words_of(found), spoken_numbers(found))
     theirs = errors(*zip(*right, strict=True))
     assert np.median(ours) <= np.median(theirs) + 0.005

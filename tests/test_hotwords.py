@@ -28,10 +28,8 @@ def test_the_phrases_most_alike_are_found_as_by_brute_force():
         return "".join(random.choice([*"abdeiklmnorstu"], random.integers(3, most)))
 
     def similarity(left, right):
-        doubled = [
-            "".join(each if each in "aeiou" else 2 * each for each in sound(text))
-            for text in (left, right)
-        ]
+        sounds = [sound(text) for text in (left, right)]
+        doubled = ["".join(each if each in "aeiou" else 2 * each for each in it) for it in sounds]
         return 1 - edits(*doubled) / 2 / max(len(sound(left)), len(sound(right)))
 
     phrases = [*dict.fromkeys(word(8) for _ in range(300))]

@@ -111,11 +111,8 @@ def test_files_in_which_turns_and_words_do_not_meet(ask_of, turns):
     answer = ask_of(*turns, return_timestamps="word")
     assert_whole(answer)
     for speaker, start, end in turns:
-        inside = [
-            word
-            for word in answer["words"]
-            if start <= word["timestamp"][0] <= word["timestamp"][1] <= end
-        ]
+        spans = [(word, *word["timestamp"]) for word in answer["words"]]
+        inside = [word for word, begin, stop in spans if start <= begin <= stop <= end]
         assert {word["speaker"] for word in inside} == ({speaker} if start < LENGTH else set())
     far = [word for word in answer["words"] if all(seconds_away(word, it) > 1.0 for it in turns)]
     assert len(far) > 30

@@ -53,11 +53,8 @@ class Listener:
         return run_steps(find_languages(self.schedule, self))
 
 
-sections = st.lists(
-    st.tuples(st.sampled_from(CODES), st.lists(st.floats(1.5, 6), min_size=5, max_size=14)),
-    min_size=1,
-    max_size=4,
-)
+pieces = st.lists(st.floats(1.5, 6), min_size=5, max_size=14)
+sections = st.lists(st.tuples(st.sampled_from(CODES), pieces), min_size=1, max_size=4)
 
 
 @settings(deadline=None, max_examples=25)

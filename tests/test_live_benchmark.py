@@ -69,10 +69,8 @@ def test_a_word_is_late_by_its_end_in_the_file():
 
 def timed(text, start=0.0):
     """Words of half a second each."""
-    return [
-        Word(f" {word}", start + place / 2, start + place / 2 + 0.5)
-        for place, word in enumerate(text.split())
-    ]
+    places = [(word, start + place / 2) for place, word in enumerate(text.split())]
+    return [Word(f" {word}", at, at + 0.5) for word, at in places]
 
 
 def texts(found):

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -38,10 +39,8 @@ STEP = 0.25  # seconds of a word or a turn
 
 def spoken(count: int, begin: float = 0.0) -> list[Word]:
     """Words of a step each, one after the other."""
-    return [
-        Word(f" w{number}", begin + number * STEP, begin + (number + 1) * STEP)
-        for number in range(count)
-    ]
+    starts = [begin + number * STEP for number in range(count + 1)]
+    return [Word(f" w{n}", *span) for n, span in enumerate(pairwise(starts))]
 
 
 def completed(item: str, words: Sequence[Word]) -> Completed:
@@ -60,20 +59,14 @@ def turns(speakers: Sequence[str | None]) -> tuple[SpeakerTurn, ...]:
 
 def between(found: Sequence[SpeakerTurn], start: float, end: float) -> Diarization:
     """The parts of turns there, which overlap nowhere."""
-    cut = tuple(
-        replace(each, start=max(each.start, start), end=min(each.end, end))
-        for each in found
-        if each.start < end and each.end > start
-    )
+    inside = [each for each in found if each.start < end and each.end > start]
+    cut = tuple(replace(it, start=max(it.start, start), end=min(it.end, end)) for it in inside)
     return Diarization(cut, cut)
 
 
 def segments(events: Sequence[LiveEvent]) -> list[tuple[str, str, str | None, float, float]]:
-    return [
-        (each.item_id, each.text, each.speaker, each.start, each.end)
-        for each in events
-        if isinstance(each, SegmentEvent)
-    ]
+    told = [each for each in events if isinstance(each, SegmentEvent)]
+    return [(each.item_id, each.text, each.speaker, each.start, each.end) for each in told]
 
 
 def expected(items: Sequence[Completed], found: Diarization, labels: dict[str, str] | None = None):

@@ -69,10 +69,8 @@ def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps,
     turns = TurnFinder(TurnSettings(silence_duration_ms=steps * STEP_MS), first)
     found = [turn for turn in map(turns.push, heard) if turn is not None]
     in_file = vad.find_speech(np.array(heard), len(heard) * vad.STEP)
-    expected = [
-        SampleSpan(first + span.start, first + span.stop)
-        for span in joined(in_file, silence * vad.STEP)
-    ]
+    spans = joined(in_file, silence * vad.STEP)
+    expected = [SampleSpan(first + span.start, first + span.stop) for span in spans]
     assert spans_of(found) == expected
     assert not turns.speaking
 

@@ -54,11 +54,8 @@ def test_the_sampling_options_of_a_checkpoint_have_no_effect(tmp_path):
         transcriber = Transcriber(
             load(save(tmp_path / name, SMALL, model)), fallback=None, detect_speech=hears_sound
         )
-        transcripts.append(
-            transcriber.transcribe(
-                noise(2.0), TranscriptionOptions(decode=DecodeOptions(timestamps=False))
-            )
-        )
+        options = TranscriptionOptions(decode=DecodeOptions(timestamps=False))
+        transcripts.append(transcriber.transcribe(noise(2.0), options))
     assert transcripts[0].text
     assert transcripts[0] == transcripts[1]
 

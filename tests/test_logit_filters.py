@@ -54,11 +54,8 @@ def padded(histories):
     filled = [[*prompt, *said] for prompt, said in histories]
     rows = [[*each, *[SIZE - 1] * (width - len(each))] for each in filled]
     begin = torch.tensor([len(prompt) for prompt, _ in histories])
-    return (
-        torch.tensor(rows),
-        begin,
-        torch.tensor([[len(prompt) + len(said)] for prompt, said in histories]),
-    )
+    ends = [[len(prompt) + len(said)] for prompt, said in histories]
+    return torch.tensor(rows), begin, torch.tensor(ends)
 
 
 def random_logits(*shape, seed):

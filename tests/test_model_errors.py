@@ -104,10 +104,8 @@ def test_a_broken_file_is_one_line(folder, file, content):
 
 def list_checksums(folder) -> None:
     files = sorted(file for file in folder.rglob("*") if file.is_file())
-    lines = [
-        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.relative_to(folder)}\n"
-        for file in files
-    ]
+    digests = [(hashlib.sha256(file.read_bytes()).hexdigest(), file) for file in files]
+    lines = [f"{digest}  {file.relative_to(folder)}\n" for digest, file in digests]
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 

@@ -143,10 +143,8 @@ def test_an_idle_handler_holds_no_weights_and_answers_as_before(whisper_folder, 
     body = {"inputs": hum, "parameters": {"language": "en", "logprob_threshold": -1_000}}
     before, windows = made(body), made.endpoint.counts.windows
     transcriber = made.endpoint.recogniser.transcriber
-    held = [
-        weakref.ref(each)
-        for each in (transcriber.engine, *transcriber.models.model.weights.values())
-    ]
+    parts = (transcriber.engine, *transcriber.models.model.weights.values())
+    held = [weakref.ref(each) for each in parts]
     del transcriber
     made.endpoint._models._unload_unused()  # as if the hour had passed
     gc.collect()

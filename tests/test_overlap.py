@@ -146,10 +146,8 @@ def test_a_track_lacks_only_samples_in_which_only_others_speak(turns, window):
         np.testing.assert_array_equal(track.cut(samples), expected)
         np.testing.assert_array_equal(track.whole(samples), samples[first * 160 : last * 160])
         # Shares of 20 ms: silence, the speaker, others, and the speaker with others.
-        classes = [
-            (track.speaker in each) + 2 * bool(each - {track.speaker})
-            for each in by_step[first:last]
-        ]
+        who = track.speaker
+        classes = [(who in each) + 2 * bool(each - {who}) for each in by_step[first:last]]
         shares = np.eye(4)[classes].reshape(-1, 2, 4)[:, 0]  # bounds are multiples of 0.1 s
         np.testing.assert_allclose(track.mask(SpeakerActivity.decided(turns)), shares, atol=1e-6)
 
@@ -204,11 +202,8 @@ def test_six_words_that_a_conditioned_text_repeats_are_written_once(texts, expec
 
 def test_the_tracks_replace_their_windows_and_nothing_else():
     kept = chunk("before it", 0, 0), chunk("after it", 20, 20)
-    plain = Transcript(
-        (kept[0], chunk("one voice of two", 10, 10), kept[1]),
-        "en",
-        unwritten=(Unwritten(5, 6), Unwritten(12, 13)),
-    )
+    chunks = (kept[0], chunk("one voice of two", 10, 10), kept[1])
+    plain = Transcript(chunks, "en", unwritten=(Unwritten(5, 6), Unwritten(12, 13)))
     turns = [SpeakerTurn("A", 10, 20), SpeakerTurn("B", 11, 13)]
     tracks = overlap.find_tracks([(10, 20)], turns)
     # Both tracks hold the word "yes": it stays where it is likelier.
@@ -473,11 +468,8 @@ def test_each_speaker_enrols_once_in_all_samples_that_are_held(
     assert len(enrolments) == tracks
     found = [*dict.fromkeys(enrolments)]
     assert len(found) == (4 if kind is StreamedTurns else 2)
-    turns = [
-        replace(each, start=each.start + later, end=each.end + later)
-        for later in (0, scene.duration)[:held]
-        for each in scene.turns
-    ]
+    moves = [(later, each) for later in (0, scene.duration)[:held] for each in scene.turns]
+    turns = [replace(each, start=each.start + later, end=each.end + later) for later, each in moves]
     samples = np.tile(scene.samples, held)
     speakers = [*dict.fromkeys(each.speaker for each in scene.turns)] * (len(found) // 2)
     for each, speaker in zip(found, speakers, strict=True):

@@ -329,11 +329,9 @@ def test_turns_are_reconstructed_a_window_at_a_time(diarizer, spoken, monkeypatc
 
 
 def test_other_pipelines_run_as_they_are():
-    pipeline = SimpleNamespace(
-        get_embeddings=lambda file: None,
-        reconstruct=lambda windows: None,
-        clustering=type("VBxClustering", (), {})(),
-    )
+    clustering = type("VBxClustering", (), {})()
+    stages = {"get_embeddings": lambda file: None, "reconstruct": lambda windows: None}
+    pipeline = SimpleNamespace(**stages, clustering=clustering)
     before = dict(vars(pipeline))
     pyannote.replace_stages(pipeline)
     assert vars(pipeline) == before

@@ -230,11 +230,8 @@ def test_words_without_duration_get_a_step():
 
 
 def test_turns_are_rounded_as_all_times_are():
-    turns = (
-        SpeakerTurn("A", 0.1234, 0.5678),
-        SpeakerTurn("B", 0.2, 0.204),
-        SpeakerTurn("B", 0.9, math.inf),
-    )
+    own = SpeakerTurn("A", 0.1234, 0.5678)
+    turns = (own, SpeakerTurn("B", 0.2, 0.204), SpeakerTurn("B", 0.9, math.inf))
     answer = answered(Answer(1.004, TRANSCRIPT, SEGMENTS, turns), output=["rttm"])
     assert [line.split()[3:5] for line in answer["output"]["rttm"].splitlines()] == [
         ["0.120", "0.450"],

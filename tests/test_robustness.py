@@ -278,10 +278,8 @@ def test_requests_leave_no_descriptor_thread_or_file_behind(endpoint, tmp_path, 
 
 def test_logs_hold_no_audio_text_or_token(endpoint, caplog):
     with caplog.at_level(logging.DEBUG):
-        responses = [
-            endpoint(ANSWERS[name])
-            for name in ("plain", "floats", "names of anything", "without times")
-        ]
+        names = ("plain", "floats", "names of anything", "without times")
+        responses = [endpoint(ANSWERS[name]) for name in names]
     words = {word for response in responses for word in response["text"].split() if len(word) > 4}
     assert words, "nothing was said that could have leaked"
     for secret in (SECRET, GOOD64[100:140], *words):

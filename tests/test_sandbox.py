@@ -32,11 +32,8 @@ LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**28)
 
 def templates(parent: int | None = None) -> set[int]:
     """Return the templates of a process, by default this one."""
-    return {
-        child.pid
-        for child in psutil.Process(parent).children()
-        if any("whosaid.audio.sandbox.serve" in word for word in child.cmdline())
-    }
+    serves, children = "whosaid.audio.sandbox.serve", psutil.Process(parent).children()
+    return {each.pid for each in children if any(serves in word for word in each.cmdline())}
 
 
 def wait_for_end(pid: int) -> None:

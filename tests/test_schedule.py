@@ -160,11 +160,8 @@ def test_long_loud_sound_is_decoded_as_possible_speech(parts):
     windows = [window for batch in run(schedule, 3) for window in batch]
     tentative = sorted((w.start, w.stop) for w in windows if w.tentative)
     certain = [w for w in windows if not w.tentative]
-    assert (
-        schedule.seconds[0]
-        == schedule.seconds[1]
-        == pytest.approx(sum(schedule.speech_seconds(w) for w in certain))
-    )
+    seconds = sum(schedule.speech_seconds(window) for window in certain)
+    assert schedule.seconds[0] == schedule.seconds[1] == pytest.approx(seconds)
     for start, stop in tentative:
         assert 3 * SAMPLE_RATE <= stop - start <= 8 * SAMPLE_RATE
         assert np.sqrt(np.mean(samples[start:stop] ** 2)) > 0.015

@@ -206,11 +206,9 @@ def store(tmp_path):
 
 def test_all_is_for_this_user_alone(store, tmp_path):
     store.add(b"one", b"sound", b"{}", None, 1.0)
-    modes = {
-        path.relative_to(tmp_path / "data").as_posix(): path.stat().st_mode & 0o777
-        for path in (tmp_path / "data").rglob("*")
-        if path.is_file()
-    }
+    data = tmp_path / "data"
+    paths = [path for path in data.rglob("*") if path.is_file()]
+    modes = {path.relative_to(data).as_posix(): path.stat().st_mode & 0o777 for path in paths}
     assert len(modes) == 3
     assert set(modes.values()) == {0o600}
     assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700

@@ -229,11 +229,8 @@ def test_a_reference_may_be_a_voice(endpoint):
 
 
 def clips(names, references=("AAAA", "AAAA")):
-    return {
-        "known_speaker_names": names,
-        "known_speaker_references": [*references],
-        "response_format": "diarized_json",
-    }
+    people = {"known_speaker_names": names, "known_speaker_references": [*references]}
+    return people | {"response_format": "diarized_json"}
 
 
 WRONG = {

@@ -35,11 +35,8 @@ from whosaid.transcript import SpeakerMatch, Unspoken
 
 SOUND = ("talk.wav", b"never decoded", "audio/wav")
 TEXT = "Good morning. Yes! Hm."
-TYPES = {
-    "json": audio.Transcription,
-    "verbose_json": audio.TranscriptionVerbose,
-    "diarized_json": audio.TranscriptionDiarized,
-}
+TYPES = {"json": audio.Transcription, "verbose_json": audio.TranscriptionVerbose}
+TYPES["diarized_json"] = audio.TranscriptionDiarized
 STREAMED = TypeAdapter(audio.TranscriptionStreamEvent)
 MODELS = models_of(SMALL)
 

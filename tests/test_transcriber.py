@@ -168,11 +168,8 @@ def test_speech_that_nobody_writes_is_told():
         def tokens(self, window: np.ndarray) -> list[int]:
             found = super().tokens(window)
             missed = FIRST_WORD + 9
-            return [
-                token
-                for before, token, after in zip([0, *found], found, [*found[1:], 0], strict=False)
-                if missed not in (before, token, after)
-            ]
+            places = zip([0, *found], found, [*found[1:], 0], strict=False)
+            return [near[1] for near in places if missed not in near]
 
     said = [spoken(1, 40), spoken(2, 40), PAUSE, spoken(9, 300), PAUSE, spoken(3, 40), PAUSE]
     recogniser = Misses()

@@ -37,12 +37,8 @@ def probabilities(detector: SpeechDetector, samples: np.ndarray) -> np.ndarray:
     return search.probabilities
 
 
-STYLES = [
-    Style(pause=(1, 4)),
-    Style(breath=(0.05, 0.1)),
-    Style(overlap_share=0.5),
-    Style(level_db=(-20.0, 0.0)),
-]
+STYLES = [Style(pause=(1, 4)), Style(breath=(0.05, 0.1)), Style(overlap_share=0.5)]
+STYLES.append(Style(level_db=(-20.0, 0.0)))
 
 
 @pytest.fixture(scope="module")

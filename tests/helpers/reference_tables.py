@@ -78,11 +78,9 @@ def settings(model: type[BaseModel]) -> Iterator[dict[str, str]]:
         unset = "required" if field.is_required() else str(field.default)
         if field.default is None or field.default == frozenset():
             unset = "none"
-        yield {
-            "variable": code(name.upper()),
-            "default": unset.lower() if isinstance(field.default, bool) else unset,
-            "meaning": sentence(field.description),
-        }
+        default = unset.lower() if isinstance(field.default, bool) else unset
+        meaning = sentence(field.description)
+        yield {"variable": code(name.upper()), "default": default, "meaning": meaning}
 
 
 def endpoint_errors() -> Rows:

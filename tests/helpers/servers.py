@@ -45,11 +45,9 @@ def toolkit(listening: socket.socket | None = None, **variables: str) -> subproc
     `listening`; if it is to fail at once, on a port of the system's choice."""
     app = "huggingface_inference_toolkit.webservice_starlette:app"
     where = ["--fd", str(listening.fileno())] if listening else ["--port", "0"]
-    return start_server(
-        [str(TOOLKIT_PYTHON), "-m", "uvicorn", app, *where],
-        variables | {"PYTHONPATH": str(TOOLKIT_SOURCE)},
-        pass_fds=[listening.fileno()] if listening else [],
-    )
+    command = [str(TOOLKIT_PYTHON), "-m", "uvicorn", app, *where]
+    passed = [listening.fileno()] if listening else []
+    return start_server(command, variables | {"PYTHONPATH": str(TOOLKIT_SOURCE)}, pass_fds=passed)
 
 
 @contextmanager

@@ -147,11 +147,8 @@ def silent_flac(hours: int, announced: bool) -> bytes:
 
 def ffmpeg(*arguments: str, source: bytes = b"") -> bytes:
     """Return the standard output of the ffmpeg program, given `source` on its input."""
-    command = (
-        ["ffmpeg", "-v", "error", "-nostdin", *arguments]
-        if not source
-        else ["ffmpeg", "-v", "error", *arguments]
-    )
+    quiet = ["ffmpeg", "-v", "error"]
+    command = [*quiet, *arguments] if source else [*quiet, "-nostdin", *arguments]
     return subprocess.run(command, input=source, capture_output=True, check=True, timeout=60).stdout
 
 

@@ -56,11 +56,8 @@ def coloured_noise(count: int, pink: bool, generator: np.random.Generator) -> Si
     white: Signal = generator.standard_normal(count)
     if not pink:
         return white
-    shaped = lfilter(
-        [0.049922035, -0.095993537, 0.050612699, -0.004408786],
-        [1, -2.494956002, 2.017265875, -0.522189400],
-        white,
-    )
+    above = [0.049922035, -0.095993537, 0.050612699, -0.004408786]
+    shaped = lfilter(above, [1, -2.494956002, 2.017265875, -0.522189400], white)
     return np.asarray(shaped / shaped.std())
 
 

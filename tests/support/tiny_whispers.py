@@ -61,11 +61,8 @@ PUBLISHED = {
     "tiny": Published(decoder_layers=2, legacy=True),
     "tiny.en": Published(text_entries=50_256, multilingual=False, legacy=True),
 }
-VOCABULARY_SIZES = {
-    **dict.fromkeys(("large-v3", "large-v3-turbo", "distil-large-v3"), 51_866),
-    **dict.fromkeys(("distil-medium.en", "tiny.en"), 51_864),
-    "tiny": 51_865,
-}
+VOCABULARY_SIZES = dict.fromkeys(("large-v3", "large-v3-turbo", "distil-large-v3"), 51_866)
+VOCABULARY_SIZES |= {"distil-medium.en": 51_864, "tiny.en": 51_864, "tiny": 51_865}
 SMALL = Published(text_entries=400, languages=4, seconds=3, positions=96, endings=2.0)
 ENDLESS = replace(SMALL, positions=48, endings=0.0)
 SMALL_ENGLISH = replace(SMALL, multilingual=False)
