@@ -325,8 +325,7 @@ def demo_handler() -> EndpointHandler:
 
 def _once(compute: Callable[..., Any]) -> Callable[..., Any]:
     """Keep the latest results: many tests ask about the same recording. Arguments are tensors, and
-    models that stay. The first result that is asked for again is computed again and compared.
-    """
+    models that stay. The first result that is asked for again is computed again and compared."""
     kept: dict[tuple[int | bytes, ...], Any] = {}
     compared = False
 

@@ -88,8 +88,7 @@ del PATHS["whosaid"]  # a docstring
 
 def package(module: str) -> str:
     """The row of ARROWS that a module belongs to: a package, a root module, or a subpackage of
-    asr/.
-    """
+    asr/."""
     first, *rest = module.split(".")
     subpackage = f"{first}.{rest[0]}" if rest else first
     if first == "extras" and {"tests", "conftest"} & set(rest):

@@ -136,8 +136,7 @@ def test_any_number_of_channels(demo_handler, alone, voices, channels):
 
 def test_crosstalk_is_written_once(demo_handler, alone, voices):
     """A line in which each hears the other after a while, and speaks for long enough in one of the
-    blocks of 16 s in which echoes are looked for.
-    """
+    blocks of 16 s in which echoes are looked for."""
     silence = np.zeros(16 * RATE)
     agent = np.concatenate([voices[0], silence])
     customer = np.concatenate([silence, voices[1]])

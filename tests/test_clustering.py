@@ -1,7 +1,6 @@
 """Voices that a clustering leaves out, requested numbers of speakers, and clusterings that stay.
 
-Embeddings are axes of a space and mixtures of them, so the speaker of each one is known.
-"""
+Embeddings are axes of a space and mixtures of them, so the speaker of each one is known."""
 
 from types import SimpleNamespace
 

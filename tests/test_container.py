@@ -138,8 +138,7 @@ def test_model_of_the_build_is_readable_for_any_user():
 )
 def test_serve_starts_the_server_as_sagemaker_asks(tmp_path, given, port, hosts, model):
     """`docker run IMAGE serve`; https://docs.aws.amazon.com/sagemaker/latest/dg/\
-    your-algorithms-inference-code.html
-    """
+    your-algorithms-inference-code.html"""
     python = tmp_path / "python"
     shown = '"$*" "$HOST" "$PORT" "$ALLOWED_HOSTS" "$ASR_MODEL"'
     python.write_text(f"#!/bin/sh\nprintf '%s\\n' {shown}\n")

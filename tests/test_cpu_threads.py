@@ -151,8 +151,7 @@ def test_preparation_while_idle_removes_no_thread(clock, monkeypatch):
 
 def after_idling(stat, clock, computes) -> int:
     """The threads with which a request begins after four idle seconds, in which a neighbour
-    `computes` at the times for which that is true.
-    """
+    `computes` at the times for which that is true."""
     threads, busy, ready = cpu_threads.CpuThreads(2), 0.0, 0.0
     clock["time"] = 0.0
     write(stat, busy)

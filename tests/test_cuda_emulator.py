@@ -1,7 +1,6 @@
 """On an emulated CUDA device graphs give the tokens of eager steps, and hold nothing that waits.
 
-A part runs with all tests; the rest, marked reliability, by `scripts/test --all`.
-"""
+A part runs with all tests; the rest, marked reliability, by `scripts/test --all`."""
 
 import dataclasses
 import functools
@@ -215,8 +214,7 @@ def test_faults_are_found(few_graphs, monkeypatch, name):
 def decode_with_graphs(models, asked, options, expected, drafts):
     """All windows and few of them, several times, over rows that are freed meanwhile; as expected.
 
-    Graphs are used however they compare at load.
-    """
+    Graphs are used however they compare at load."""
     engine = DecodeEngine(on_cuda(models))
     for rows in range(1, 4):
         oracle.decode(engine, asked[:rows], DecodeOptions(num_beams=5, batch_size=rows))
@@ -337,8 +335,7 @@ def test_decoding_has_a_stream_ahead_of_others(fewest_graphs):
 @pytest.mark.parametrize("late", [True, rarely(False)])
 def test_a_step_runs_while_results_are_read(fewest_graphs, monkeypatch, late):
     """The step changes nothing that is read: results are the same whether it runs before them, as
-    emulated passes do, or `late`, after them.
-    """
+    emulated passes do, or `late`, after them."""
     models, windows = drafting_models(), oracle.windows_of()
     expected = oracle.decode(DecodeEngine(models), windows, DRAFTED)
     engine = DecodeEngine(on_cuda(models))

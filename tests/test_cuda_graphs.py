@@ -1,8 +1,7 @@
 """Graphs captured at load, compared with eager passes, left out or given up; steps in few shapes.
 
 Graphs are emulated on the CPU, so tokens are compared with transformers'. On a CUDA device the
-graphs themselves are compared with eager steps in float16.
-"""
+graphs themselves are compared with eager steps in float16."""
 
 import contextlib
 import copy

@@ -26,8 +26,7 @@ ANSWER = {"text": " good morning", "speakers": [TURN], "chunks": []}
 
 class Platform(ThreadingHTTPServer):
     """Holds endpoints as the API does. `states` are what an endpoint is in at each look, the last
-    of them for good; the endpoint itself answers under /served.
-    """
+    of them for good; the endpoint itself answers under /served."""
 
     daemon_threads = True
 

@@ -31,8 +31,7 @@ few = settings(max_examples=40)
 def chunk_lists(draw, most_words=4):
     """Chunks in order of time, each word of another text.
 
-    Some words have no duration, some come after long pauses, and some chunks have no words.
-    """
+    Some words have no duration, some come after long pauses, and some chunks have no words."""
     chunks, clock, number = [], 0, 0
     for count in draw(st.lists(st.integers(0, most_words), max_size=5)):
         begin, words = clock, []

@@ -73,8 +73,7 @@ def is_open(function: ast.AST) -> bool:
 
 def can_raise(module: str, function: ast.AST) -> set[str]:
     """Return the exceptions that a function names, or that those can raise whose name it names in a
-    reachable module; with their ancestors.
-    """
+    reachable module; with their ancestors."""
     known = names(function)
     todo = [*known]
     for name in todo:

@@ -1,7 +1,6 @@
 """Drafting with Medusa heads against transformers' greedy decoding, token for token, in float64.
 
-How assistants draft is tested in test_engine.py; what is here holds for heads, or for both.
-"""
+How assistants draft is tested in test_engine.py; what is here holds for heads, or for both."""
 
 import dataclasses
 import functools

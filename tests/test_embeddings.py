@@ -78,8 +78,7 @@ def pipeline_of(embedding, seconds=2.0, batch_size=4):
 def scene(windows, frames=50, seconds=2.0, step=0.6, seed=0):
     """Noise and random activity: some speakers rare, some frequent, some overlapping, some silent.
 
-    The last window extends past the end of the noise.
-    """
+    The last window extends past the end of the noise."""
     rng = np.random.default_rng(seed)
     samples = round((step * (windows - 1) + 0.9 * seconds) * RATE)
     noise = rng.normal(0, 0.1, (1, samples)).astype(np.float32)

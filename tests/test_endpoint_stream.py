@@ -47,8 +47,7 @@ ENGLISH = {"diarize": False, "language": "en"}
 @pytest.fixture(scope="module")
 def handler(whisper_folder, assistant_folder) -> EndpointHandler:
     """Asked for one thing at a time; in float32 no batch changes a number. Random models are never
-    sure: each of their windows would be decoded again.
-    """
+    sure: each of their windows would be decoded again."""
     settings = ModelSettings(
         asr_model=str(whisper_folder), assistant_model=str(assistant_folder), dtype="float32"
     )

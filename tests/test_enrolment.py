@@ -49,8 +49,7 @@ def encode(wav):
 def dialogue(encode):
     """Anna, Bob and a stranger, in base64.
 
-    The same in any order of the tests: a new process speaks (see `tests.support.speech`).
-    """
+    The same in any order of the tests: a new process speaks (see `tests.support.speech`)."""
     cast, generator = [ANNA, BOB, STRANGER], np.random.default_rng(3)
     with get_context("spawn").Pool(1) as pool:
         scene = pool.apply(draw_dialogue, (cast, 20.0, Style(noise=1e-3), generator))

@@ -78,8 +78,7 @@ def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps,
 @given(PROBABILITIES, st.integers(4, 20))
 def test_turn_events_come_as_soon_as_certain(probabilities, steps):
     """Started at the step where the spans so far include it; stopped no later than the silence, or
-    the end of a run that had begun in it.
-    """
+    the end of a run that had begun in it."""
     turns = TurnFinder(TurnSettings(silence_duration_ms=steps * STEP_MS), 0)
     speaking = False
     for count in range(1, len(probabilities) + 1):

@@ -104,8 +104,7 @@ RUNNING = Style(sentences=(20, 30), breath=(0.0, 0.0), pause=(0.0, 0.0))
 def scenes() -> dict[tuple[Style, int], Scene]:
     """By style and seed, of the same samples always: a new process speaks all of them, in this
     order (see `tests.support.speech`). After other sentences the words join otherwise, and
-    pauses and windows fall elsewhere.
-    """
+    pauses and windows fall elsewhere."""
     wanted = [(RUNNING, 1), (RUNNING, 2), *((Style(), seed) for seed in range(4))]
     found = {}
     with get_context("spawn").Pool(1) as pool:
@@ -125,8 +124,7 @@ def test_running_speech_loses_no_more_at_a_seam_than_elsewhere(transcriber, seed
     what they cut.
 
     The demo's Whisper itself misses a word in twenty here. That the method loses none is shown with
-    a stand-in that hears everything, in `test_transcriber.py`.
-    """
+    a stand-in that hears everything, in `test_transcriber.py`."""
     scene = scenes()[RUNNING, seed]
     seams: list[float] = []
     complete = Schedule.complete

@@ -1,6 +1,5 @@
 """The manifests of extras/kubernetes, and the alerts and dashboard of extras/monitoring, against
-the server's settings and metrics, and by validators of Kubernetes and Prometheus.
-"""
+the server's settings and metrics, and by validators of Kubernetes and Prometheus."""
 
 import asyncio
 import json

@@ -197,8 +197,7 @@ def spoken():
 
 def test_a_cancelled_call_computes_no_further_batch(demo, spoken):
     """Cancelled during a batch of either network, the first, one amid others or the last of all,
-    that batch is the last.
-    """
+    that batch is the last."""
     hints = SpeakerHints(num_speakers=2)
     demo.batches, demo.step = [], lambda: None
     uncancelled = demo.diarizer.diarize(spoken, hints)

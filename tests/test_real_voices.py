@@ -1,7 +1,6 @@
 """The pipeline in models/diarization on real conversations, which are no part of this repository:
 `REAL_VOICES` names a folder of them as `scripts/bench voices` reads it; without one nothing is
-tested.
-"""
+tested."""
 
 import base64
 import os

@@ -1,6 +1,5 @@
 """The locks answer the requirement files, and keep the packages of the servers. Each part of the
-product declares the packages that it imports, and no other.
-"""
+product declares the packages that it imports, and no other."""
 
 import ast
 import re
@@ -128,8 +127,7 @@ def files_for(module: str) -> tuple[str, ...]:
 
 def imported(module: str) -> set[frozenset[str]]:
     """Return the distributions of each package that a module imports, or reads a file of; of a
-    namespace, all that share it.
-    """
+    namespace, all that share it."""
     named = set()
     for node in ast.walk(ast.parse((REPOSITORY / module).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -147,8 +147,7 @@ class StoreMachine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def crash(self):
         """The process ends, and leaves besides an upload that did not become a job, and a job whose
-        recording has not got its name.
-        """
+        recording has not got its name."""
         self.store.close()
         (self.folder / "audio" / STRAY).write_bytes(b"x")
         for job in self.of(Status.QUEUED, Status.RUNNING)[:1]:

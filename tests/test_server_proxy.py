@@ -1,6 +1,5 @@
 """The server behind nginx, as `whosaid/server/nginx.conf.template` has it: TLS, limits, WebSockets
-and a path prefix.
-"""
+and a path prefix."""
 
 import json
 import re

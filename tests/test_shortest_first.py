@@ -26,8 +26,7 @@ TINY = 1e-6  # seconds: sums of shares are rounded
 class Held:
     """A queue whose thread waits until `go`; `done` are the names of work, one for each step.
 
-    `before` times a short recording has passed over a long one.
-    """
+    `before` times a short recording has passed over a long one."""
 
     def __init__(self, before=0, **options) -> None:
         self.done, self.go = [], threading.Event()

@@ -1,6 +1,5 @@
 """models/diarization, the pyannote pipeline for real speech: its files are those that were
-published, and it finds speakers offline, also in a container's server.
-"""
+published, and it finds speakers offline, also in a container's server."""
 
 import base64
 import hashlib

@@ -1,6 +1,5 @@
 """People who are one local speaker are separated by their stretches. Embeddings are axes, so that
-it is known whose each one is.
-"""
+it is known whose each one is."""
 
 import numpy as np
 from hypothesis import given

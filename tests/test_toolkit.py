@@ -43,8 +43,7 @@ def demo_models() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def named_parts(tmp_path_factory) -> str:
     """The demo's pipeline as pyannote/speaker-diarization-3.1 has it: a configuration alone, in the
-    format of pyannote.audio 3, which names its models one by one.
-    """
+    format of pyannote.audio 3, which names its models one by one."""
     folder, made = DEMO_MODELS / "diarization", tmp_path_factory.mktemp("diarization")
     config = (folder / "config.pyannote-3.yaml").read_text(encoding="utf-8")
     for part in ("segmentation", "embedding"):

@@ -44,8 +44,7 @@ class Recogniser(StandInEngine):
     """Reads the words from their levels, and ends windows inside speech as Whisper does.
 
     A word that the window's end cuts is left open: announced by its start alone, or with words that
-    were misrecognised.
-    """
+    were misrecognised."""
 
     def __init__(self, models: WhisperModels = MODELS, misrecognises: bool = False) -> None:
         super().__init__()

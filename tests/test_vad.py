@@ -45,8 +45,7 @@ STYLES.append(Style(level_db=(-20.0, 0.0)))
 def scenes() -> list[Scene]:
     """Dialogues in development voices: with pauses, hurried, overlapping, at different levels.
 
-    The same in any order of the tests: a new process speaks (see `tests.support.speech`).
-    """
+    The same in any order of the tests: a new process speaks (see `tests.support.speech`)."""
     drawn = []
     with get_context("spawn").Pool(1) as pool:
         for seed, style in enumerate(STYLES):

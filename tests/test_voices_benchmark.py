@@ -171,8 +171,7 @@ def test_a_cut_removes_its_seconds_of_speech(drawn, start, length):
 
 def test_clips_name_people_but_no_strangers():
     """Ann and Bob talk in both recordings, Cid in the second alone, Dot in neither. Everybody
-    sounds like themselves and like nobody else.
-    """
+    sounds like themselves and like nobody else."""
     axes = dict(zip("abcd", np.eye(4), strict=True))
     turns = {
         "one": (SpeakerTurn("a", 0.0, 8.0), SpeakerTurn("b", 8.0, 10.0), SpeakerTurn("b", 11, 15)),

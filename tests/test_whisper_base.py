@@ -111,8 +111,7 @@ def test_real_speech_is_written_as_by_the_stock_model(models, sample):
 )
 def test_a_sentence_said_ten_times_is_written_ten_times(models, sample, start, end, said, beams):
     """Whisper base writes it once, and claims by its timestamps that it lasts to the end. A window
-    may begin within a sentence, whose words are then of two windows.
-    """
+    may begin within a sentence, whose words are then of two windows."""
     sentence = sample[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)]
     repeated = np.tile(np.append(sentence, np.zeros(SAMPLE_RATE // 4, np.float32)), 10)
     decode = DecodeOptions(num_beams=beams)

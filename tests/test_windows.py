@@ -114,8 +114,7 @@ def test_sparse_speech_needs_fewer_windows_than_fixed_cuts(lengths):
 @given(recordings(), st.integers(5, 30))
 def test_windows_are_as_few_as_pauses_allow(recording, seconds):
     """Taking all that fits is the optimal way to cover spans with windows of one length: every
-    window but the last must reach as far as it can.
-    """
+    window but the last must reach as far as it can."""
     samples, speech = recording
     whole = WindowPlanner(samples, speech, seconds * SAMPLE_RATE)
     windows = windows_of(whole)

@@ -2,8 +2,7 @@
 
 Only the passes of the model are ours. Filters, search, limit and ranking are the package's code,
 and its main loop runs them. In float64, sums too, so that texts that score nearly alike stay in
-their order.
-"""
+their order."""
 
 import warnings
 from collections.abc import Iterator, Sequence

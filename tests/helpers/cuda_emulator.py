@@ -17,8 +17,7 @@ makes are counted.
 
 Only torch's side is replaced: runner, keys, pools and what follows a failure are the engine's own.
 Not emulated: kernels of half precision, other threads, library calls that synchronise inside one
-operation, what a device has of memory and time.
-"""
+operation, what a device has of memory and time."""
 
 from __future__ import annotations
 
@@ -101,8 +100,7 @@ class Pool:
     """A capture's private memory: best fit, split, given back when the tensor that owned it dies.
 
     Captures into it from several streams are a Fault: the allocator would not share its memory.
-    `used` counts the bytes of its tensors.
-    """
+    `used` counts the bytes of its tensors."""
 
     def __init__(self) -> None:
         self.segments: list[np.ndarray] = []

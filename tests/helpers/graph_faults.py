@@ -1,7 +1,6 @@
 """Faults of captured steps, put in by hand: each must be found, by a Fault or as other texts.
 
-Each takes pytest's monkeypatch.
-"""
+Each takes pytest's monkeypatch."""
 
 import itertools
 

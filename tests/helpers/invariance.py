@@ -1,8 +1,7 @@
 """Options and placements of speech that must not change a word.
 
 A table of options is drawn by a seed. Options that `TEXTS` lists, and whether Whisper writes
-timestamps, decide what is written; they make classes, in which all else must be equal.
-"""
+timestamps, decide what is written; they make classes, in which all else must be equal."""
 
 import base64
 import random

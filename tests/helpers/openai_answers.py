@@ -43,8 +43,7 @@ SILENT = Answer(2.0, Transcript((), None))
 
 class KnownAnswers(Endpoint):
     """An endpoint that computes nothing: it gives `result`, and an `error` before or after audio
-    was decoded. `asked` is the newest request, and `closed` counts streams that were closed.
-    """
+    was decoded. `asked` is the newest request, and `closed` counts streams that were closed."""
 
     def __init__(self, speakers=False) -> None:
         self.limits = AudioLimits(7200, 2**29)

@@ -3,8 +3,7 @@ same rules.
 
 Both compute in float64. In float32 a matrix product may round differently in a batch of another
 size, and where two tokens score nearly alike the choice could flip; in float64 that does not
-happen.
-"""
+happen."""
 
 import copy
 import dataclasses
@@ -66,8 +65,7 @@ def models_of(
 
 def steered_by_rules_alone(models: WhisperModels) -> PreTrainedModel:
     """The model itself, its weights shared, under a generation configuration that asks for greedy
-    search only.
-    """
+    search only."""
     model = copy.copy(models.model)
     model.generation_config = _greedy_configuration(models.special_tokens)
     return model
@@ -75,8 +73,7 @@ def steered_by_rules_alone(models: WhisperModels) -> PreTrainedModel:
 
 def _greedy_configuration(special_tokens: SpecialTokens) -> GenerationConfig:
     """Greedy search, said in full: `generate` takes whatever a caller leaves unset from the model's
-    configuration.
-    """
+    configuration."""
     return GenerationConfig(
         do_sample=False,
         num_beams=1,
@@ -289,8 +286,7 @@ def random_heads(
 ) -> WhisperModels:
     """The models with random heads, of which those near 0 in `scale` draft the newest token again.
 
-    A further layer (`kind` BLOCK) is random too, and so is head 0 of the main path (LINEAR).
-    """
+    A further layer (`kind` BLOCK) is random too, and so is head 0 of the main path (LINEAR)."""
     random, width = torch.Generator().manual_seed(3), models.model.config.d_model
     dtype = models.model.dtype
 

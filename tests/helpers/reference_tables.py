@@ -2,8 +2,7 @@
 
     python -m tests.helpers.reference_tables
 
-writes them between `<!-- table: NAME -->` and `<!-- end -->`.
-"""
+writes them between `<!-- table: NAME -->` and `<!-- end -->`."""
 
 import re
 from collections.abc import Iterable, Iterator

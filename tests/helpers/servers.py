@@ -22,8 +22,7 @@ TOOLKIT_LISTENS = "Model initialized successfully"
 
 def free_port() -> int:
     """Return a free port below the range that the system assigns from, so that no other process
-    gets it before it is used.
-    """
+    gets it before it is used."""
     while True:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", 10_000 + secrets.randbelow(6_000)))
@@ -71,8 +70,7 @@ def running_toolkit(**variables: str) -> Iterator[Server]:
 
 def hub_client(url: str, token: str, monkeypatch: pytest.MonkeyPatch) -> InferenceClient:
     """The hub's own client, on a new connection: a server closes one on which nothing was asked for
-    a while. Offline mode, which the suite runs in, would refuse even loopback.
-    """
+    a while. Offline mode, which the suite runs in, would refuse even loopback."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     huggingface_hub.close_session()
     return InferenceClient(model=url, token=token)

@@ -1,7 +1,6 @@
 """An engine without a model: subclasses say what is spoken in a window.
 
-It decodes what was added, up to the batch size at once, and returns it by the next step.
-"""
+It decodes what was added, up to the batch size at once, and returns it by the next step."""
 
 from collections import abc
 from dataclasses import fields, replace

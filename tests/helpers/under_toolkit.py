@@ -5,8 +5,7 @@ A test module is chosen if it tests what the endpoint does with a library that h
 there. All that such a module imports, by itself and through the helpers beside it, is a module of
 the endpoint, a means of testing, or an installed package. The test module, or a module of the
 endpoint that it imports, imports one of `LIBRARIES`. So a new test module is chosen without being
-named anywhere. Modules in `ORDER_OF_WORK` are left out.
-"""
+named anywhere. Modules in `ORDER_OF_WORK` are left out."""
 
 import ast
 from collections.abc import Iterator

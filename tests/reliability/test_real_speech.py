@@ -1,6 +1,5 @@
 """Whisper base on real recordings, which are no part of this repository: `REAL_SPEECH` names a
-folder with a manifest as `scripts/bench real` reads it; without one nothing is tested.
-"""
+folder with a manifest as `scripts/bench real` reads it; without one nothing is tested."""
 
 import dataclasses
 import os
@@ -156,8 +155,7 @@ def excerpts(heard) -> dict[Recording, Samples]:
 @pytest.fixture(scope="module")
 def handler(whisper_base_folder, tmp_path_factory) -> EndpointHandler:
     """The endpoint in float32 with Whisper base, an assistant of its first and last decoder layer,
-    and the embedded diarizer.
-    """
+    and the embedded diarizer."""
     folder = tmp_path_factory.mktemp("assistant")
     models = load_whisper(Checkpoint(str(whisper_base_folder)), torch.device("cpu"), torch.float32)
     for part in (without_layers(models.model, (0, 5)), models.tokenizer, models.feature_extractor):

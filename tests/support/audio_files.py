@@ -1,8 +1,7 @@
 """Audio files made from known signals, whole or broken, to compare what a decoder makes of them.
 
 The ffmpeg program encodes, which is another build than the libraries with which the endpoint
-decodes. AMR, which it cannot write, and broken WAV and MP4 are put together here byte by byte.
-"""
+decodes. AMR, which it cannot write, and broken WAV and MP4 are put together here byte by byte."""
 
 import random
 import struct
@@ -42,8 +41,7 @@ def chirp(
     rate: int, seconds: float, lowest: float = 100, highest: float = 1_800
 ) -> NDArray[np.float64]:
     """A sine of amplitude 0.5 that rises evenly from `lowest` to `highest` Hz, sampled at `rate`
-    Hz.
-    """
+    Hz."""
     time = np.arange(round(rate * seconds)) / rate
     return 0.5 * np.sin(2 * np.pi * (lowest * time + (highest - lowest) * time**2 / (2 * seconds)))
 
@@ -107,8 +105,7 @@ def box(kind: bytes, *parts: bytes) -> bytes:
 
 def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> bytes:
     """An mp4 whose index announces `samples` packets of one byte, `edits` times over, in a body of
-    `body` bytes.
-    """
+    `body` bytes."""
     entry = struct.pack(">I4s6xH8xHHHHI", 36, b"sowt", 1, 1, 16, 0, 0, 44_100 << 16)
     table = box(
         b"stbl",
@@ -132,8 +129,7 @@ def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> b
 
 def silent_flac(hours: int, announced: bool) -> bytes:
     """Silence of 8 kHz, 7 KB an hour. `announced` writes the length into the header, which ffmpeg
-    cannot do when it writes to a pipe.
-    """
+    cannot do when it writes to a pipe."""
     silence = ["-f", "lavfi", "-i", "anullsrc=r=8000:cl=mono", "-t", "3600"]
     hour = ffmpeg(*silence, "-c:a", "flac", "-frame_size", "65535", "-f", "flac", "-")
     start = hour.index(b"\xff\xf8")
@@ -154,8 +150,7 @@ def ffmpeg(*arguments: str, source: bytes = b"") -> bytes:
 
 def encoded(source: bytes, name: str, *options: str) -> bytes:
     """The WAV file `source` in the format of `name`, written to a real file, which some formats
-    need.
-    """
+    need."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         ffmpeg("-i", "-", *(options or FORMATS[name].split()), "-y", str(path), source=source)
@@ -200,8 +195,7 @@ def with_video(source: bytes, name: str, *options: str) -> bytes:
 
 def mutated(data: bytes, others: list[bytes], chance: random.Random) -> bytes:
     """`data` cut, flipped, overwritten, shortened, repeated or joined with another file, most often
-    near its start.
-    """
+    near its start."""
     broken = bytearray(data)
 
     def place() -> int:

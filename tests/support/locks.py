@@ -3,8 +3,7 @@
 All environments of one Python are resolved at once and the answer is split by who needs what, so
 that a user's packages are the very ones that are tested. A server's own packages are resolved
 first and hold for the rest, because a container installs requirements.txt on top of them: where
-that would move one of them, nothing is written.
-"""
+that would move one of them, nothing is written."""
 
 import argparse
 import re
@@ -128,8 +127,7 @@ def disagreements(root: Path) -> list[str]:
 
 class Resolver:
     """uv for one Python and all platforms, in a folder of its own with copies of what it reads:
-    only a pyproject.toml may name platforms.
-    """
+    only a pyproject.toml may name platforms."""
 
     def __init__(self, root: Path, python: str, folder: Path) -> None:
         self.python, self.folder = python, folder
@@ -150,8 +148,7 @@ class Resolver:
 
     def compile(self, sources: Iterable[str], *options: str, prefer: str = "") -> list[Pin]:
         """The packages that `sources` need, by preference those of the file `prefer`. Raises
-        LockError.
-        """
+        LockError."""
         file = self.folder / (prefer or self.write("answer.txt", ""))
         everywhere = ("--universal", "--output-file", file.name)
         compile_with_uv(self.folder, self.python, sources, *everywhere, *options)
@@ -164,8 +161,7 @@ def compile_with_uv(
 ) -> None:
     """`uv pip compile` in a folder, with the environment variables `patience` on top.
 
-    Raises LockError with what uv says if it has no answer.
-    """
+    Raises LockError with what uv says if it has no answer."""
     command = ["uv", "pip", "compile", "-q", "--no-header", "--python-version", python]
     command = ["env", *patience, *command, *options, *sources]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

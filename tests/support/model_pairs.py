@@ -5,8 +5,7 @@ In a made pair the main model is its assistant with layers inserted. The residua
 layers are scaled down to nothing or nearly so: the deep model costs what its depth costs and still
 writes what the shallow one writes, with real lengths and endings. Noise on the assistant's weights
 then decides how often it is right, while the main model's tokens, and with them the work of greedy
-decoding, stay the same at every acceptance.
-"""
+decoding, stay the same at every acceptance."""
 
 import copy
 import dataclasses
@@ -77,8 +76,7 @@ def insert_layers(model: PreTrainedModel, layers: int, epsilon: float) -> PreTra
     """The model with random decoder layers inserted, up to `layers`.
 
     Each adds `epsilon` times what it would; with 0 nothing at all. The model's own layers keep
-    their order and are spread evenly.
-    """
+    their order and are spread evenly."""
     config = copy.deepcopy(model.config)
     config.decoder_layers = layers
     deep = _initialise(config, model.device, model.dtype)

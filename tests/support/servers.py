@@ -30,8 +30,7 @@ OURS_LISTENS = r"listening on (http://127\.0\.0\.1:\d+)"
 @cache
 def loopback() -> httpx2.Client:
     """Return a client for servers without TLS, which opens a connection for each request. httpx's
-    functions load all certificates at each call, for 40 ms.
-    """
+    functions load all certificates at each call, for 40 ms."""
     limits = httpx2.Limits(max_keepalive_connections=0)
     return httpx2.Client(verify=False, trust_env=False, timeout=120, limits=limits)
 
@@ -104,8 +103,7 @@ def following(
     """Follow both streams of a server and hand it over once its log has `listens`.
 
     The pattern's first group is the address, unless `url` is. Raises OSError if the server ends
-    before.
-    """
+    before."""
     server, listening = Server("", [], process.pid), threading.Event()
 
     def follow(stream: IO[str] | None) -> None:

@@ -6,8 +6,7 @@ those of espeak-ng/speak_lib.h. Its oscillators keep their phase between sentenc
 exactly only if a new process speaks the same sentences in the same order. Times repeat to 10 ms.
 
 flite's command prints the end of each phone (`-psdur`) but not of each word. So each word is also
-spoken alone, which tells how many of the phones are its own.
-"""
+spoken alone, which tells how many of the phones are its own."""
 
 import ctypes
 import io
@@ -56,8 +55,7 @@ Split = Literal["training", "development", "reserved"]
 class Clip:
     """Speech of one voice: float32 mono samples at 16 kHz and its words in order.
 
-    Word times are in seconds from the first sample.
-    """
+    Word times are in seconds from the first sample."""
 
     samples: Samples
     words: tuple[Word, ...]
@@ -74,8 +72,7 @@ class Clip:
 def clip_from_spans(samples: Samples, words: list[str], spans: list[tuple[float, float]]) -> Clip:
     """Make a clip from samples and the rough start and end of each word, in seconds.
 
-    Spans shrink to the sound in them, and the silence around the sentence is cut.
-    """
+    Spans shrink to the sound in them, and the silence around the sentence is cut."""
     loud = _loud_frames(samples)
     timed = [Word(text, *_shrink(loud, *span)) for text, span in zip(words, spans, strict=True)]
     first = max(0, round((timed[0].start - MARGIN) * SAMPLE_RATE))
@@ -174,8 +171,7 @@ def _library() -> _Library:
 def _speak_espeak(name: str, accent: str, pitch: int, speed: int, sentence: str) -> Clip:
     """Speak lower-case words with variant `name` of `accent`.
 
-    `pitch` is 0-99, `speed` in words a minute.
-    """
+    `pitch` is 0-99, `speed` in words a minute."""
     samples, starts = _library().speak(
         f"{FILES.get(accent, accent)}+{name}", pitch, speed, sentence
     )
@@ -188,8 +184,7 @@ def _espeak_spans(
 ) -> list[tuple[float, float]]:
     """Start and end of each word: it lasts until the next one starts.
 
-    Words that espeak reports as one event share its time in proportion to their letters.
-    """
+    Words that espeak reports as one event share its time in proportion to their letters."""
     letters, position = [0], 0
     known = [(0, starts.get(0, 0.0))]
     for word in words:
@@ -243,8 +238,7 @@ def _flite_spans(
 ) -> list[tuple[float, float]]:
     """Start and end of each word, by the phones that belong to it.
 
-    Where the sentence has fewer phones than its words alone, each word's share shrinks.
-    """
+    Where the sentence has fewer phones than its words alone, each word's share shrinks."""
     bounds = np.cumsum([0, *(_phone_count(word, voice) for word in words)], dtype=float)
     edges = np.round(bounds * len(phones) / bounds[-1]).astype(int)
     return [(phones[first][0], phones[max(first, last - 1)][1]) for first, last in pairwise(edges)]

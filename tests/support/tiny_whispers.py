@@ -1,8 +1,7 @@
 """Whisper checkpoints with random weights, small enough to make in a test, and their vocabularies.
 
 Width and depth shrink; all that steers decoding stays as published: the numbers of the special
-tokens, mel bins, the flags and lists of the generation configuration. Nothing is downloaded.
-"""
+tokens, mel bins, the flags and lists of the generation configuration. Nothing is downloaded."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -73,8 +72,7 @@ def whisper_tokenizer(
 ) -> transformers.WhisperTokenizer:
     """A byte-level BPE with the end of text, `special` tokens and timestamps behind it.
 
-    Made the one way that transformers 4 and 5 share.
-    """
+    Made the one way that transformers 4 and 5 share."""
     bpe = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -162,8 +160,7 @@ def _make_talkative(decoder: Any, end: int, endings: float) -> None:
     """Give position and audio more weight, and the end of text a chance.
 
     Random decoders repeat their last token for ever, and the embedding of the end, which as padding
-    starts at zero, never wins.
-    """
+    starts at zero, never wins."""
     decoder.embed_positions.weight.mul_(10)
     decoder.embed_tokens.weight[end] = endings * decoder.embed_tokens.weight[end - 1]
     for layer in decoder.layers:
