@@ -1,5 +1,4 @@
-"""Fixtures of all tests: no network but loopback, few threads, and models made here or shipped
-in `demo/`."""
+"""Fixtures of all tests: only loopback, few threads, and models made here or shipped in `demo/`."""
 
 from __future__ import annotations
 
@@ -97,8 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Like `loadfile`, but modules of a folder below this one share a process, and so their
-    servers."""
+    """Like `loadfile`, but modules of one folder below this one share a process and its servers."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -144,8 +142,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_names_are_looked_up() -> Iterator[None]:
-    """Refuse name look-ups, which pytest-socket does not: they would leave the machine before a
-    connection."""
+    """Refuse name look-ups, which leave the machine and which pytest-socket does not refuse."""
     look_up = socket.getaddrinfo
 
     def numeric_only(host, *arguments, **options):
@@ -232,8 +229,7 @@ def whisper_base_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def assistant_folder(tmp_path_factory) -> Path:
-    """Save `whisper_folder`'s model with one decoder layer, as Distil-Whisper makes assistants; the
-    encoder is shared."""
+    """Save `whisper_folder`'s model with one decoder layer, as Distil-Whisper's assistants have."""
     from tests.support.tiny_whispers import SMALL, model_of, save, without_layers
 
     model = without_layers(model_of(SMALL, TALKATIVE), kept=(0,))

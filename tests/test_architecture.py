@@ -87,8 +87,7 @@ del PATHS["whosaid"]  # a docstring
 
 
 def package(module: str) -> str:
-    """The row of ARROWS that a module belongs to: a package, a root module, or a subpackage of
-    asr/."""
+    """The row of ARROWS of a module: a package, a root module, or a subpackage of asr/."""
     first, *rest = module.split(".")
     subpackage = f"{first}.{rest[0]}" if rest else first
     if first == "extras" and {"tests", "conftest"} & set(rest):
@@ -252,8 +251,7 @@ def imported_when_run(name: str) -> set[str]:
 
 
 def test_the_scheduler_is_policy_without_torch():
-    """The scheduler's modules do not import torch; the package's `__init__`, which loads models,
-    is not checked."""
+    """The package's `__init__`, which loads models, is not checked."""
     seen: set[str] = set()
     following = {"asr.engine.scheduler"}
     while following:

@@ -189,8 +189,7 @@ def to_bfloat16(x):
 
 
 def quantized(rows):
-    """Quantize by definition, in float64: 127 levels on either side, the largest value of a row
-    on the last."""
+    """Quantize by definition, in float64: 127 levels on either side, a row's largest value last."""
     step = rows.double().abs().amax(dim=1, keepdim=True) / 127
     return step * (rows.double() / step.clamp(min=1e-30)).round(), step
 

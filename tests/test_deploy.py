@@ -243,8 +243,7 @@ class TestCreate:
         assert ("DATA_DIR is of one replica" in capsys.readouterr().err) == warns
 
     def test_custom_image_answers_to_the_platforms_host_names(self, platform):
-        """The platform's proxy has checked the token; the host name that it sends is not
-        documented."""
+        """The platform's proxy has checked the token; its host name is not documented."""
         options = ["--container", "custom", "--image", "registry/image:1", "--no-wait"]
         assert deploy.main([*NAMED, *options]) == 0
         assert platform.made("POST")[0]["model"]["env"]["ALLOWED_HOSTS"] == "*"

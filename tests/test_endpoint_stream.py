@@ -433,8 +433,7 @@ async def test_cancelled_request_frees_its_queued_samples(endpoint, recording, g
     monkeypatch.setattr("whosaid.endpoint.request_steps.decoding_steps", decoded)
 
     def is_freed():
-        """Return whether it is freed once the preparation thread is done and the cancelled task
-        is collected."""
+        """Return whether it is freed once preparation is done and the task is collected."""
         for _ in range(300):
             gc.collect()
             if freed.wait(0.1):

@@ -247,8 +247,7 @@ def test_language_detection_projects_no_cross_attention(monkeypatch):
 
 
 def test_rejected_texts_alone_are_those_of_beams_beside_any_neighbours():
-    """Rejected texts equal those of beam search from the start; all others are transformers'
-    greedy texts."""
+    """Rejected texts are those of beam search from the start, others transformers' greedy ones."""
     windows = windows_of(True, 8, 30)
     special = models_of(TINY).special_tokens
     untimed = [

@@ -188,8 +188,7 @@ def test_given_text_is_unspoken_if_nothing_was_recognised():
 
 
 def test_untimed_window_weighs_given_words_as_transformers_does():
-    """The prompt has no timestamps, and a suppressed word counts as a candidate. Another window has
-    timestamps."""
+    """The prompt has no timestamps, and a suppressed word counts. Another window has timestamps."""
     schedule, words = schedule_of(2), (" word300", " word301")
     windows, recognised = schedule.planned(), []
     for window, word, start in zip(windows, words, (0.5, 4.5), strict=True):

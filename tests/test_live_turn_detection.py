@@ -145,8 +145,7 @@ def test_turns_along_one_stream_know_nothing_of_another(detector):
 
 
 def test_a_reset_forgets_speech_and_not_the_time(detector):
-    """Later turns are those of a new stream, except for sample numbers; a reset may come within a
-    step."""
+    """Later turns are a new stream's, but for sample numbers; a reset may come within a step."""
     samples = conversation()[3 * SAMPLE_RATE : 7 * SAMPLE_RATE]
     turns, first = TurnDetector(detector, TurnSettings()), 2 * SAMPLE_RATE + 100
     assert turns.push(samples[:first])

@@ -161,8 +161,7 @@ def test_added_drafter_takes_its_memory_at_once():
 
 
 def pages_of(tensor):
-    """Return whether each whole page of a tensor is present: bit 63 of its entry, or 62 if
-    swapped."""
+    """Return whether each whole page of a tensor is present or swapped: bits 63 and 62."""
     size, first = os.sysconf("SC_PAGE_SIZE"), tensor.data_ptr()
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     pages = range(-(-first // size), (first + span * tensor.element_size()) // size)

@@ -71,8 +71,7 @@ def processor():
 
 
 def offline(model, samples: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return transformers' result for a whole recording in one forward pass: logits, and the
-    mask of frames."""
+    """Return transformers' logits for a whole recording in one pass, and the mask of frames."""
     inputs = processor()(samples, sampling_rate=16_000, return_tensors="pt")
     with torch.no_grad():
         logits = model(inputs.input_features.to(model.dtype), inputs.attention_mask).logits
@@ -147,8 +146,7 @@ CONTEXTS = [{}, {"chunk_left_context": 3}, {"chunk_right_context": 0, "fifo_leng
 @needs_the_model
 @pytest.mark.parametrize("options", CONTEXTS, ids=lambda options: ",".join(options) or "as it is")
 def test_chunks_together_equal_one_forward_pass(options, spoken, tmp_path):
-    """Everything is float64, except the features. In twelve seconds the cache is compressed several
-    times."""
+    """All but the features is float64. In twelve seconds the cache is compressed several times."""
     model = small_model(**options).double()
     diarizer = diarizer_of(model, tmp_path)
     for size in SIZES:

@@ -1,5 +1,4 @@
-"""The order of work in the engine's thread, over stand-ins of the engine and of the
-models (`speech_to_text`)."""
+"""The order of work in the engine's thread, over stand-ins of engine and `speech_to_text`."""
 
 import signal
 import threading

@@ -146,8 +146,7 @@ def test_windows_hold_speech_and_its_margins_only():
 )
 @example([(1.25, "speech"), (3.609375, "loud"), (1.0, "speech")])
 def test_long_loud_sound_is_decoded_as_possible_speech(parts):
-    """Each sample is decoded at most once, and never as if it were speech; loudness is of whole
-    frames."""
+    """Each sample is decoded at most once, and never as speech; loudness is of whole frames."""
     levels = {"speech": 0.1, "loud": 0.1, "quiet": 0.001}
     samples, speech, position = [], [], 0
     for seconds, kind in parts:

@@ -1,5 +1,4 @@
-"""An early end of a request frees its rows, and its client gets an error if that is still
-possible."""
+"""A request that ends early frees its rows; its client gets an error if that is still possible."""
 
 import asyncio
 import json

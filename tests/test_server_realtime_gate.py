@@ -186,8 +186,7 @@ async def test_a_secret_opens_sessions_with_its_settings():
 
 @asynchronous
 async def test_a_key_may_begin_as_secrets_do():
-    """The key opens sessions, and so do secrets; other values with that prefix count as wrong
-    keys."""
+    """The key opens sessions, and so do secrets; other values with that prefix are wrong keys."""
     key = "ek_the-right-key-of-this-test"
 
     app = live(Drivers(), api_key=key)

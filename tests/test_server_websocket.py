@@ -278,8 +278,7 @@ def test_a_vanished_client_ahead_of_time_frees_its_permit(caplog, monkeypatch, a
 
 
 def test_a_client_that_reads_nothing_is_disconnected(monkeypatch):
-    """The client is refused repeatedly and reads no answer, not even the last one; others are
-    served."""
+    """The client is refused repeatedly and reads no answer, nor the last one; others are served."""
     monkeypatch.setattr("whosaid.server.realtime.session.STALLED_S", 0.2)
     drivers = Drivers()
     with server(drivers) as (draining, where), opened(where) as raw:

@@ -59,8 +59,7 @@ def test_licences_and_authors_stand_beside_the_weights():
 
 @pytest.mark.slow
 def test_two_people_on_a_telephone_are_told_apart(diarizer):
-    """The recording is a stretch of pyannote.audio's sample in which both speak; its turns are
-    beside it."""
+    """A stretch of pyannote.audio's sample in which both speak; its turns are beside it."""
     start, stop = 6, 16
     audio = decode_audio((SAMPLE / "sample.wav").read_bytes(), 16_000, AudioLimits(60, 2**22))
     found = diarizer.diarize(

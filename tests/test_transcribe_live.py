@@ -401,8 +401,7 @@ def expire(talk: Talk, item: str, said: list[dict]) -> None:
 
 
 def shut(talk: Talk, item: str, said: list[dict]) -> None:
-    """Accept the client's messages until it leaves, because a refusal could arrive before the
-    words."""
+    """Accept messages until the client leaves: a refusal could arrive before the words."""
     talk.connection.socket.shutdown(socket.SHUT_WR)
     with suppress(ConnectionClosed):
         while True:

@@ -613,8 +613,7 @@ REFERENCES = [("a.txt", "guten Morgen\n"), ("a.json", '{"text": "guten Morgen", 
 
 @pytest.mark.parametrize(("name", "text"), REFERENCES)
 def test_only_force_overwrites_foreign_files(fake, folder, capsys, name, text):
-    """The file is named at the end, and all else is done; without the JSON file no file of a
-    recording."""
+    """The file is named at the end, all else is done; without its JSON file none of a recording."""
     reference = folder / name
     reference.write_text(text)
     before = tree(folder)

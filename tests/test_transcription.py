@@ -1,5 +1,4 @@
-"""A recording in steps: in any order of steps, beside any others, the transcript is the one that
-`run` makes."""
+"""A recording in steps: in any order, beside any others, the transcript is the one of `run`."""
 
 import itertools
 import random

@@ -57,8 +57,7 @@ def scenes() -> list[Scene]:
 
 
 def test_probabilities_are_those_of_the_packages_own_model(detector):
-    """Audio is full-scale, which is not amplified. The package's script processes one step a call
-    and keeps its state."""
+    """Audio is full-scale, so not amplified. The package's script takes one step a call."""
     samples = conversation()[: 40 * SAMPLE_RATE + 100]
     samples = samples / np.abs(samples[: 16 * SAMPLE_RATE]).max()
     with warnings.catch_warnings():

@@ -61,8 +61,7 @@ RANDOM = torch.Tag.nondeterministic_seeded
 
 
 class Fault(AssertionError):
-    """An error that a GPU would raise, or a wrong use of one; not a RuntimeError, so nothing
-    swallows it."""
+    """An error of a GPU, or a wrong use of one; not a RuntimeError, so nothing swallows it."""
 
 
 class CudaTensor(torch.Tensor):

@@ -213,8 +213,7 @@ LEVELS: dict[str, Callable[[Samples], Altered]] = {
 
 
 def moved_words(before: Answer, after: Answer, later: float) -> list[tuple[object, object]]:
-    """Return the words whose time is not exactly so many seconds later; raises AssertionError if
-    words differ."""
+    """Return words not moved by just so many seconds. Raises AssertionError if words differ."""
     first, second = timed_words(before), timed_words(after)
     assert [word for word, *_ in second] == [word for word, *_ in first]
     return [

@@ -64,16 +64,14 @@ def models_of(
 
 
 def steered_by_rules_alone(models: WhisperModels) -> PreTrainedModel:
-    """The model itself, its weights shared, under a generation configuration that asks for greedy
-    search only."""
+    """The model, its weights shared, under a generation configuration for greedy search only."""
     model = copy.copy(models.model)
     model.generation_config = _greedy_configuration(models.special_tokens)
     return model
 
 
 def _greedy_configuration(special_tokens: SpecialTokens) -> GenerationConfig:
-    """Greedy search, said in full: `generate` takes whatever a caller leaves unset from the model's
-    configuration."""
+    """Greedy search, in full: `generate` takes all that is unset from the model's configuration."""
     return GenerationConfig(
         do_sample=False,
         num_beams=1,
@@ -90,8 +88,7 @@ def _greedy_configuration(special_tokens: SpecialTokens) -> GenerationConfig:
 
 
 def with_assistant(models: WhisperModels, noise: float, own_encoder: bool = False) -> WhisperModels:
-    """Return the models with a disturbed copy of the main one as assistant; more noise, less
-    agreement."""
+    """Return the models with a disturbed copy of the main one as assistant, by `noise`."""
     model = copy.deepcopy(models.model)
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -253,8 +250,7 @@ def eager_copy(model: PreTrainedModel) -> PreTrainedModel:
 def cross_attention(
     models: WhisperModels, window: Request, tokens: Sequence[int], heads: Sequence[tuple[int, int]]
 ) -> torch.Tensor:
-    """Return transformers' eager attention while each of `tokens` is chosen, (heads, tokens,
-    frames)."""
+    """Return transformers' eager attention as `tokens` are chosen, (heads, tokens, frames)."""
     eager = eager_copy(models.model)
     features = models.feature_extractor(
         window.samples, sampling_rate=16_000, return_tensors="pt"
@@ -327,8 +323,7 @@ class _WithBaseHead(torch.nn.Module):
 
 
 def head_output(hidden: torch.Tensor, heads: Heads, number: int) -> torch.Tensor:
-    """Return a head's output for `hidden` (.., d_model): aiola's MedusaResBlock, written by
-    hand."""
+    """Return a head's output for `hidden` (.., d_model): aiola's MedusaResBlock, by hand."""
     for weight, bias in heads:
         inner = hidden @ weight[number].T + bias[number]
         hidden = hidden + inner * torch.sigmoid(inner)
@@ -346,8 +341,7 @@ def sharpest(attention: torch.Tensor) -> torch.Tensor:
 def states_read_by_heads(
     models: WhisperModels, samples: NDArray[np.float32], tokens: Sequence[int]
 ) -> torch.Tensor:
-    """Return the states that heads read after each of `tokens`, (tokens, d_model), from one pass
-    of transformers."""
+    """Return the states that heads read after each of `tokens`, (tokens, d_model), in one pass."""
     features = models.feature_extractor(
         samples, sampling_rate=16_000, return_tensors="pt"
     ).input_features.to(models.model.dtype)

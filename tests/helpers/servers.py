@@ -57,8 +57,7 @@ def running_hf_serve(**variables: str) -> Iterator[Server]:
 
 @contextmanager
 def running_toolkit(**variables: str) -> Iterator[Server]:
-    """Run the toolkit's server on a socket that listens before it starts, so that requests need no
-    retries."""
+    """Run the toolkit's server on a socket that listens before it: requests need no retries."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         with (

@@ -40,8 +40,7 @@ Import = tuple[str, str]  # a module, and a name of it or ""
 
 
 def chosen() -> list[Path]:
-    """Return the test modules that this interpreter's environment can run, and that test the
-    endpoint."""
+    """Return the test modules of the endpoint that this interpreter's environment can run."""
     paths = sorted(TESTS.glob("test_*.py"))
     paths = [path for path in paths if not path.name.startswith(AROUND)]
     return [path for path in paths if path.stem not in ORDER_OF_WORK and is_chosen(path)]

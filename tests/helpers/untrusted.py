@@ -88,8 +88,7 @@ def own_pid_and_compute(data: bytes, seconds: float) -> Work:
 
 
 def attempts(data: bytes, folder: str, port: int, server: int, address: int, other: int) -> Work:
-    """Return what becomes of attempts on the folder, a port, the memory of `server` and the process
-    `other`."""
+    """Return the results of attempts on the folder, a port, `server`'s memory and `other`."""
     libc, content = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(14)
     local, remote = (struct.pack("@QQ", at, 14) for at in (ctypes.addressof(content), address))
 

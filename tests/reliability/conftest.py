@@ -75,8 +75,7 @@ def plain(answered) -> tuple[dict, bytes]:
 
 @pytest.fixture(scope="session")
 def expected(answered) -> list[tuple[dict, bytes]]:
-    """Return half of the good requests with their answers; every second one has no window that is
-    decoded again."""
+    """Return half of the good requests with answers; every other has no window decoded again."""
     bodies = [body for body in ANSWERS.values() if isinstance(body["inputs"], str)][::2]
     for number in range(1, len(bodies), 2):
         parameters = {**bodies[number].get("parameters", {}), **ONCE}

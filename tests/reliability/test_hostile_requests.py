@@ -159,8 +159,7 @@ def test_the_handler_answers_or_refuses_bodies_beyond_json(handler):
 
 
 def _echoes(body) -> bool:
-    """Return whether hf-serve, which repeats a non-object in its refusal, can serialize the
-    body."""
+    """Return whether hf-serve, whose refusals repeat non-objects, can serialize the body."""
     try:
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError):

@@ -75,8 +75,7 @@ def models(whisper_base_folder) -> WhisperModels:
 
 @pytest.fixture(scope="module")
 def windows(models, heard) -> list[Request]:
-    """Windows cut like the endpoint's: the first of every recording, then the second ones, and
-    so on."""
+    """Windows cut like the endpoint's: the first of every recording, then the second ones."""
     engine, detect = DecodeEngine(models), SpeechDetector()
     cut = []
     for recording, samples in heard.items():
@@ -106,8 +105,7 @@ def expected(reference, windows) -> dict[object, tuple[int, ...]]:
 
 @torch.inference_mode()
 def lead(reference: WhisperModels, window: Request, tokens: Sequence[int]) -> float:
-    """Return the difference of scores between transformers' choice after `tokens` and the second
-    best."""
+    """Return the score of transformers' choice after `tokens` less that of the second best."""
     features = reference.feature_extractor(
         window.samples, sampling_rate=SAMPLE_RATE, return_tensors="pt"
     ).input_features

@@ -40,8 +40,7 @@ FORMATS = {
 def chirp(
     rate: int, seconds: float, lowest: float = 100, highest: float = 1_800
 ) -> NDArray[np.float64]:
-    """A sine of amplitude 0.5 that rises evenly from `lowest` to `highest` Hz, sampled at `rate`
-    Hz."""
+    """A sine of amplitude 0.5 that rises evenly from `lowest` to `highest` Hz; `rate` in Hz."""
     time = np.arange(round(rate * seconds)) / rate
     return 0.5 * np.sin(2 * np.pi * (lowest * time + (highest - lowest) * time**2 / (2 * seconds)))
 
@@ -104,8 +103,7 @@ def box(kind: bytes, *parts: bytes) -> bytes:
 
 
 def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> bytes:
-    """An mp4 whose index announces `samples` packets of one byte, `edits` times over, in a body of
-    `body` bytes."""
+    """An mp4 that announces `samples` one-byte packets, `edits` times, in `body` bytes."""
     entry = struct.pack(">I4s6xH8xHHHHI", 36, b"sowt", 1, 1, 16, 0, 0, 44_100 << 16)
     table = box(
         b"stbl",
@@ -149,8 +147,7 @@ def ffmpeg(*arguments: str, source: bytes = b"") -> bytes:
 
 
 def encoded(source: bytes, name: str, *options: str) -> bytes:
-    """The WAV file `source` in the format of `name`, written to a real file, which some formats
-    need."""
+    """The WAV file `source` in the format of `name`, via a real file, which some formats need."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         ffmpeg("-i", "-", *(options or FORMATS[name].split()), "-y", str(path), source=source)
@@ -194,8 +191,7 @@ def with_video(source: bytes, name: str, *options: str) -> bytes:
 
 
 def mutated(data: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    """`data` cut, flipped, overwritten, shortened, repeated or joined with another file, most often
-    near its start."""
+    """`data` cut, flipped, overwritten, repeated or joined with another, mostly near its start."""
     broken = bytearray(data)
 
     def place() -> int:

@@ -48,8 +48,7 @@ class LockError(Exception):
 
 
 class Pin(NamedTuple):
-    """One package of a lock: name, version, condition, and the lines below it with hashes and
-    origins."""
+    """One package of a lock: name, version, condition, and the lines with hashes and origins."""
 
     name: str
     version: str
@@ -102,8 +101,7 @@ def requirements(file: Path) -> list[Requirement]:
 
 
 def disagreements(root: Path) -> list[str]:
-    """Return a line for each contradiction between the locks under `root` and its requirement
-    files."""
+    """Return a line for each contradiction between locks and requirement files under `root`."""
     found = []
     for python, layers in ENVIRONMENTS.items():
         pins = locked(root, layers)
@@ -147,8 +145,7 @@ class Resolver:
         return name
 
     def compile(self, sources: Iterable[str], *options: str, prefer: str = "") -> list[Pin]:
-        """The packages that `sources` need, by preference those of the file `prefer`. Raises
-        LockError."""
+        """The packages for `sources`, by preference those of `prefer`. Raises LockError."""
         file = self.folder / (prefer or self.write("answer.txt", ""))
         everywhere = ("--universal", "--output-file", file.name)
         compile_with_uv(self.folder, self.python, sources, *everywhere, *options)
