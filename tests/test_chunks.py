@@ -72,10 +72,8 @@ def test_segments_become_chunks_in_the_time_of_the_audio():
     read = READER.read(WINDOW, result, samples_of(WINDOW))
     assert (read.unfinished, read.seek) == ((), WINDOW.start + 2 * SAMPLE_RATE)
     chunks = chunks_of(READER, result)
-    assert spans(chunks) == [
-        (text(GOOD, MORNING), START + 0.1, START + 1.0),
-        (text(YES), START + 1.5, START + 2.0),
-    ]
+    first, second = (START + 0.1, START + 1.0), (START + 1.5, START + 2.0)
+    assert spans(chunks) == [(text(GOOD, MORNING), *first), (text(YES), *second)]
     assert {chunk.no_speech_prob for chunk in chunks} == {0.25}
     assert [chunk.avg_logprob for chunk in chunks] == pytest.approx([-0.1, -0.1])
 
@@ -118,10 +116,9 @@ def test_an_unfinished_segment_is_kept_unless_it_is_decoded_again():
     result = result_of(at(0), GOOD, at(1.0), at(1.2), YES)
     assert READER.read(WINDOW, result, samples_of(WINDOW)).seek == WINDOW.start + SAMPLE_RATE
     assert [chunk.text for chunk in chunks_of(READER, result, decoded_again=True)] == [text(GOOD)]
-    assert spans(chunks_of(READER, result, decoded_again=False)) == [
-        (text(GOOD), START, START + 1.0),
-        (text(YES), START + 1.0, START + 3.0),
-    ]
+    chunks = chunks_of(READER, result, decoded_again=False)
+    first, second = (START, START + 1.0), (START + 1.0, START + 3.0)
+    assert spans(chunks) == [(text(GOOD), *first), (text(YES), *second)]
 
 
 def test_a_chunk_says_how_it_was_decoded():

@@ -176,17 +176,13 @@ def test_long_texts(graphs, drafts):
 
 
 # Work in which each fault shows; plain steps where none is named.
-SHOWN_BY = {
-    "key without sampling": dataclasses.replace(PLAIN, temperature=0.4),
-    "result read late": DRAFTED,
-}
+SHOWN_BY = {"key without sampling": dataclasses.replace(PLAIN, temperature=0.4)}
+SHOWN_BY["result read late"] = DRAFTED
 
 
 # All that captures refuse, and one of each other kind.
-AT_EACH_PUSH = {
-    *REFUSED,
-    *("cached tensor of a capture", "a graph dropped alone", "inputs of the capture"),
-}
+AT_EACH_PUSH = {"cached tensor of a capture", "a graph dropped alone", "inputs of the capture"}
+AT_EACH_PUSH |= {*REFUSED}
 
 
 @functools.cache

@@ -410,10 +410,8 @@ def test_other_errors_end_the_load(graphs, monkeypatch):
 
 def test_a_capture_that_fails_later_costs_its_own_rows_their_graphs(graphs, caplog):
     engine = engine_of()
-    beams, encoders = (
-        len(engine.runner._sets[each].graphs)
-        for each in (engine.batch(5).memory.state.rows.tokens.data_ptr(), cuda_graphs.ENCODERS)
-    )
+    keys = engine.batch(5).memory.state.rows.tokens.data_ptr(), cuda_graphs.ENCODERS
+    beams, encoders = (len(engine.runner._sets[key].graphs) for key in keys)
     engine.memory.release()
     graphs.fails = lambda _: ACCELERATOR_ERROR(REFUSED)
     check_tokens(engine, PLAIN)

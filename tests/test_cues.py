@@ -53,10 +53,8 @@ def rendering_of(found: Segments, layout: InferenceConfig, spare: float = 10.0) 
     words = [word for segment in found for word in segment]
     chunks = [Chunk(text_of(one), one[0].start, one[-1].end, words=tuple(one)) for one in found]
     turns = [(who, list(said)) for who, said in groupby(words, key=lambda word: word.speaker)]
-    blocks = [
-        SpeakerSegment(who, text_of(said), said[0].start, said[-1].end, tuple(said))
-        for who, said in turns
-    ]
+    spans = [(text_of(said), said[0].start, said[-1].end, tuple(said)) for _, said in turns]
+    blocks = [SpeakerSegment(who, *span) for (who, _), span in zip(turns, spans, strict=True)]
     named = any(word.speaker for word in words)
     duration = (words[-1].end if words else 0.0) + spare
     return Rendering(duration, chunks, blocks if named else (), (), layout)

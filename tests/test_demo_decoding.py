@@ -47,10 +47,8 @@ def timestamps(request) -> bool:
 def windows(models, samples, timestamps) -> list[Request]:
     edges = [int(cut * SAMPLE_RATE) for cut in CUTS]
     prompt = models.special_tokens.prompt("en", "transcribe", timestamps)
-    return [
-        Request(number, samples[start:stop], prompt)
-        for number, (start, stop) in enumerate(itertools.pairwise(edges))
-    ]
+    parts = [samples[start:stop] for start, stop in itertools.pairwise(edges)]
+    return [Request(number, part, prompt) for number, part in enumerate(parts)]
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,8 @@ from tests.support.dialogue import Placed, Style, compose, draw_dialogue
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Word
 
-needs_voices = pytest.mark.skipif(
-    shutil.which("espeak-ng") is None or shutil.which("flite") is None,
-    reason="espeak-ng and flite speak here",
-)
+SPEAKS = shutil.which("espeak-ng") and shutil.which("flite")
+needs_voices = pytest.mark.skipif(not SPEAKS, reason="espeak-ng and flite speak here")
 
 
 def tone(start: float, end: float, duration: float) -> np.ndarray:

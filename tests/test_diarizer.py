@@ -26,10 +26,8 @@ spoken_turns = st.lists(NUMBERS.map(lambda n: (f"S{n[0]}", n[1], n[1] + n[2])), 
 def test_turns_are_cut_to_speech_and_its_margin(turns, speech):
     """Compares sets of hundredths of a second."""
     margin = round(100 * MARGIN)
-    found = tuple(
-        SpeakerTurn(who, start / 100, end / 100)
-        for who, start, end in sorted(turns, key=lambda turn: turn[1])
-    )
+    in_order = sorted(turns, key=lambda turn: turn[1])
+    found = tuple(SpeakerTurn(who, start / 100, end / 100) for who, start, end in in_order)
     hundredths = [(start / 100, end / 100) for start, end in speech]
     spans = Diarization((), found).exclusive_spans(hundredths)
     allowed = {at for start, end in speech for at in range(start - margin, end + margin)}

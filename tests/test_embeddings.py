@@ -186,10 +186,8 @@ def test_hook_is_called_at_first_and_after_each_batch(batch_size):
     seen = [min(active, start) for start in range(0, active + batch_size, batch_size)]
     sizes = [0, *np.diff(seen)]
     total = len(seen) - 1
-    assert calls == [
-        ("embeddings", total, completed, windows, size)
-        for completed, (windows, size) in enumerate(zip(seen, sizes, strict=True))
-    ]
+    blocks = enumerate(zip(seen, sizes, strict=True))
+    assert calls == [("embeddings", total, done, *block) for done, block in blocks]
 
 
 def quietly_loaded(folder: str):
@@ -222,10 +220,8 @@ def test_embedding_models_in_one_piece_are_left_unchanged():
     assert vars(pipeline) == before
 
 
-VBX = {
-    "segmentation": {"min_duration_off": 0.0},
-    "clustering": {"threshold": 0.6, "Fa": 0.07, "Fb": 0.8},
-}
+VBX = {"segmentation": {"min_duration_off": 0.0}}
+VBX["clustering"] = {"threshold": 0.6, "Fa": 0.07, "Fb": 0.8}
 # Which of them is taken says nothing about embeddings.
 HINTS = {"community-1": [SpeakerHints(num_speakers=2)], "demo": [SpeakerHints()]}
 HINTS["3.1"] = [SpeakerHints(num_speakers=3)]

@@ -101,11 +101,8 @@ def test_words_are_the_texts_and_the_speakers(answer):
     words = answer["words"]
     assert "".join(word["word"] for word in words) == answer["text"]
     assert [word for entry in answer["speakers"] for word in entry["words"]] == words
-    assert all(
-        word["speaker"] == entry["speaker"]
-        for entry in answer["speakers"]
-        for word in entry["words"]
-    )
+    pairs = [(entry, word) for entry in answer["speakers"] for word in entry["words"]]
+    assert all(word["speaker"] == entry["speaker"] for entry, word in pairs)
     assert all(0 < word["probability"] <= 1 for word in words)
     times = [time for word in words for time in word["timestamp"]]
     assert times == sorted(times)
@@ -164,11 +161,8 @@ def test_words_are_marked_where_voices_overlap(answer):
 
 
 def talks_over(turn: dict[str, Any], word: dict[str, Any]) -> bool:
-    return (
-        turn["speaker"] != word["speaker"]
-        and turn["start"] < word["end"]
-        and word["start"] < turn["end"]
-    )
+    during = turn["start"] < word["end"] and word["start"] < turn["end"]
+    return during and turn["speaker"] != word["speaker"]
 
 
 def speaker_at(entries: list[dict[str, Any]], moment: float) -> str | None:

@@ -212,10 +212,8 @@ def with_clips(endpoint, recording):
     """A request for a recording of some seconds, with clips of several people."""
 
     def make(seconds, *clips):
-        known = [
-            {"name": f"person {place}", "reference": recording(each)}
-            for place, each in enumerate(clips)
-        ]
+        people = enumerate(map(recording, clips))
+        known = [{"name": f"person {place}", "reference": each} for place, each in people]
         inputs = recording(seconds)
         return parsed(endpoint, inputs, language="en", diarize=True, known_speakers=known)
 

@@ -250,10 +250,9 @@ def test_rejected_texts_alone_are_those_of_beams_beside_any_neighbours():
     """Rejected texts are those of beam search from the start, others transformers' greedy ones."""
     windows = windows_of(True, 8, 30)
     special = models_of(TINY).special_tokens
-    untimed = [
-        dataclasses.replace(each, prompt=special.with_timestamps(each.prompt, False))
-        for each in windows
-    ]
+    prompts = [special.with_timestamps(each.prompt, False) for each in windows]
+    pairs = zip(windows, prompts, strict=True)
+    untimed = [dataclasses.replace(each, prompt=prompt) for each, prompt in pairs]
     engine, greedy = engine_of(TINY, RAGGED[TINY]), truth(True, 8, 30, ending=RAGGED[TINY])
     by_beams = decode(engine, untimed, DecodeOptions(False, num_beams=3))
     first = decode(engine, windows, DecodeOptions())

@@ -58,10 +58,8 @@ def dialogue(encode):
 
 @pytest.fixture(scope="module")
 def clips(encode):
-    return {
-        "Anna": encode(clip(ANNA, 3.5)),
-        "Bob B.": "data:audio/wav;base64," + encode(clip(BOB, 3.5)),
-    }
+    bob = "data:audio/wav;base64," + encode(clip(BOB, 3.5))
+    return {"Anna": encode(clip(ANNA, 3.5)), "Bob B.": bob}
 
 
 @pytest.fixture(scope="module")

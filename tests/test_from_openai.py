@@ -151,10 +151,8 @@ def test_the_vads_options_are_served(client, endpoint, name):
     assert [*served.values()] == [value]
     with pytest.raises(openai.BadRequestError) as refused:
         create(**{name: -1})
-    assert (refused.value.code, refused.value.param) == (
-        "INVALID_PARAMETER",
-        f"chunking_strategy[{name}]",
-    )
+    param = f"chunking_strategy[{name}]"
+    assert (refused.value.code, refused.value.param) == ("INVALID_PARAMETER", param)
 
 
 def test_every_key_of_the_sdks_types_comes(client):

@@ -89,10 +89,8 @@ def test_words_are_placed_beside_similar_recognised_words():
 
 def test_unrecognised_words_are_uncertain_and_move_no_others():
     script = "one two seven eight nine three four"
-    assert placed(script, "one two", "three four") == (
-        ["one two seven eight nine", "three four"],
-        "one two three four",
-    )
+    first, second = "one two seven eight nine", "three four"
+    assert placed(script, "one two", second) == ([first, second], "one two three four")
     assert placed("three", "one two", "three four", "five") == (["", "three", ""], "three")
     assert placed("one two") == ([], "")
 

@@ -115,10 +115,8 @@ def test_files_in_which_turns_and_words_do_not_meet(ask_of, turns):
     far = [word for word in answer["words"] if all(seconds_away(word, it) > 1.0 for it in turns)]
     assert len(far) > 30
     assert {word["speaker"] for word in far} == {None}
-    assert {entry["speaker"] for entry in answer["speakers"]} <= {
-        None,
-        *(speaker for speaker, _, _ in turns),
-    }
+    people = {speaker for speaker, _, _ in turns}
+    assert {entry["speaker"] for entry in answer["speakers"]} <= {None, *people}
     assert turns or {entry["speaker"] for entry in answer["speakers"]} == {None}
 
 

@@ -200,9 +200,7 @@ TURNS = st.lists(
 @given(TURNS)
 def test_seconds_alone_are_those_of_one_speaker_on_a_grid(drawn):
     turns = [SpeakerTurn(who, start, start + length) for who, start, length in drawn]
-    grid = [
-        {who for who, start, length in drawn if start <= second < start + length}
-        for second in range(30)
-    ]
+    spans = [(who, range(start, start + length)) for who, start, length in drawn]
+    grid = [{who for who, span in spans if second in span} for second in range(30)]
     expected = {who: sum(each == {who} for each in grid) for who, *_ in drawn}
     assert seconds_alone(turns) == expected

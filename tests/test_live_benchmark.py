@@ -104,10 +104,8 @@ class Model:
         self.heard.append((len(samples), options["initial_prompt"]))
         found = timed(self.answers.pop(0))
         segment = type("Segment", (), {})
-        segment.words = [
-            type("Word", (), {"word": each.text, "start": each.start, "end": each.end})
-            for each in found
-        ]
+        words = [{"word": each.text, "start": each.start, "end": each.end} for each in found]
+        segment.words = [type("Word", (), each) for each in words]
         segment.end, segment.no_speech_prob = found[-1].end, 0.0
         return [segment], None
 

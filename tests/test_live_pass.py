@@ -142,10 +142,8 @@ def test_missing_language_is_detected_with_one_encoding(transcriber, monkeypatch
     found = run(transcriber, begun(transcriber, language=None))
     assert len(passes) == 1
     detected = transcriber.engine.detect_language(noise(SECONDS))
-    assert (found.language, found.language_probability) == (
-        detected.language,
-        pytest.approx(detected.probability),
-    )
+    expected = detected.language, pytest.approx(detected.probability)
+    assert (found.language, found.language_probability) == expected
     assert run(transcriber, begun(transcriber, language=found.language)).tokens == found.tokens
 
 

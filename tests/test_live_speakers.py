@@ -258,10 +258,8 @@ async def test_diarizer_without_streams_gets_the_whole_session_last(workers):
     await speakers.close()
     np.testing.assert_allclose(finder.heard[0], samples, atol=1 / 32767)
     assert finder.asked == [[(0.0, 1.0)]]
-    assert [(each.text, each.speaker) for each in told] == [
-        (" w0 w1", "SPEAKER_00"),
-        (" w2 w3", "Anna"),
-    ]
+    expected = [(" w0 w1", "SPEAKER_00"), (" w2 w3", "Anna")]
+    assert [(each.text, each.speaker) for each in told] == expected
     assert last == SpeakersFound((ANNA,), ("ignored", "little speech"))
     assert finder.closed == 1
 

@@ -57,10 +57,8 @@ class Clock(StandInEngine):
 
 def sentences(samples: Endless) -> list[SampleSpan]:
     """Speech of five seconds, a second of silence, and so on to the end."""
-    return [
-        SampleSpan(start, start + 5 * SAMPLE_RATE)
-        for start in range(0, len(samples), 6 * SAMPLE_RATE)
-    ]
+    starts = range(0, len(samples), 6 * SAMPLE_RATE)
+    return [SampleSpan(start, start + 5 * SAMPLE_RATE) for start in starts]
 
 
 def transcribed(samples: Endless) -> tuple[Transcript, Clock, float]:

@@ -58,10 +58,8 @@ def found_in(turns):
 
 def speaking(turns, seconds):
     """The speakers at each sample of a grid of one hundredth of a second."""
-    return [
-        {turn.speaker for turn in turns if turn.start <= (step + 0.5) / 100 < turn.end}
-        for step in range(round(seconds * 100))
-    ]
+    moments = [(step + 0.5) / 100 for step in range(round(seconds * 100))]
+    return [{turn.speaker for turn in turns if turn.start <= at < turn.end} for at in moments]
 
 
 @given(turns_of, st.lists(spans(60), max_size=4))
@@ -212,10 +210,8 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
     likely = [Word(word.text, word.start, word.end, probability=0.9) for word in b.words]
     b = Chunk(b.text, b.start, b.end, words=tuple(likely))
     left_out = (Unwritten(6, 8),), (Unwritten(7, 9),)  # seconds of the tracks
-    texts = {
-        track: Transcript((each,), "en", unwritten=spans)
-        for track, each, spans in zip(tracks, (a, b), left_out, strict=True)
-    }
+    parts = zip(tracks, (a, b), left_out, strict=True)
+    texts = {track: Transcript((each,), "en", unwritten=spans) for track, each, spans in parts}
     whole = overlap.replaced(plain, texts, part)
     said = [(None, " before it"), ("A", " i say"), ("B", " yes please"), ("A", " indeed")]
     assert [(each.voice, each.text) for each in whole.chunks] == [*said, (None, " after it")]
@@ -232,10 +228,8 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
 def scene():
     """Anna speaks, and Bob begins before she ends."""
     generator = np.random.default_rng(21)  # a scene whose texts are the same in a little noise
-    voices = {
-        "Anna": Voice("espeak", "f2", "en-us", 50, 160),
-        "Bob": Voice("espeak", "Andy", "en-us", 50, 150),
-    }
+    voices = {"Anna": Voice("espeak", "f2", "en-us", 50, 160)}
+    voices["Bob"] = Voice("espeak", "Andy", "en-us", 50, 150)
     placed, start = [], 0.3
     for turn, name in enumerate(("Anna", "Anna", "Bob", "Bob")):
         clip = draw_clip(voices[name], generator)

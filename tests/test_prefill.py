@@ -39,10 +39,8 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     state = DecodeState.allocate(Decoder(models.model), None, 4)
     special = replace(models.special_tokens, annotations=(3, 5, 8))
     timed = [True, True, False, False]
-    prompts = [
-        special.with_timestamps(prompt, each)
-        for prompt, each in zip(oracle.prompts_of(special, True, 4), timed, strict=True)
-    ]
+    pairs = zip(oracle.prompts_of(special, True, 4), timed, strict=True)
+    prompts = [special.with_timestamps(prompt, each) for prompt, each in pairs]
     inputs = [sequence_of(each, None, t) for each, t in zip(prompts, timed, strict=True)]
     batch = batch_of(inputs, encoded, 464)
     filters = LogitFilter.of(special, state.decoder.token_embeddings)
@@ -57,11 +55,8 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
         start = prompt.index(models.special_tokens.start_of_transcript)
         languages = list(models.special_tokens.languages.values())
         among = logits[start, languages].softmax(-1)
-        expected = [
-            logits[start].softmax(-1)[models.special_tokens.no_speech],
-            languages[int(among.argmax())],
-            among.max(),
-        ]
+        no_speech = logits[start].softmax(-1)[models.special_tokens.no_speech]
+        expected = [no_speech, languages[int(among.argmax())], among.max()]
         assert starts[row, :3].tolist() == pytest.approx([float(each) for each in expected])
         shares = logits[-1].softmax(-1)[list(special.annotations)]
         annotated = 0.0 if row < 2 else float(shares.sum())
@@ -98,10 +93,8 @@ def numbered_prompts(special, count, drafted):
     """Inputs of prompts of different lengths, with timestamps and without."""
     timed = [bool(number % 2) for number in range(count)]
     prompts = oracle.prompts_of(special, True, count)
-    return [
-        sequence_of(special.with_timestamps(prompt, each), 30, each, draftable=drafted)
-        for prompt, each in zip(prompts, timed, strict=True)
-    ]
+    pairs = [(special.with_timestamps(*pair), pair[1]) for pair in zip(prompts, timed, strict=True)]
+    return [sequence_of(prompt, 30, each, draftable=drafted) for prompt, each in pairs]
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

@@ -45,10 +45,8 @@ def test_every_form_of_a_manifest_is_read_alike(tmp_path):
     )
     last = {"audio": "b.wav", "text": "oui", "reference": "large"}
     listed = manifest(tmp_path, {"audio": "a.wav", "language": "de"}, last)
-    expected = [
-        Recording(tmp_path / "a.wav", "de"),
-        Recording(tmp_path / "b.wav", None, "oui", "large"),
-    ]
+    other = Recording(tmp_path / "b.wav", None, "oui", "large")
+    expected = [Recording(tmp_path / "a.wav", "de"), other]
     for each in (lines, listed):
         assert load_manifests([each]) == expected
 
@@ -160,10 +158,8 @@ def measure(tmp_path, monkeypatch):
 def test_a_run_replaces_what_it_measures_and_nothing_else(measure):
     measure("--engines", "ours", now="first")
     kept = measure("--engines", "batched", now="second")
-    assert kept == {
-        "ours": {"a.wav": "ours first", "b.wav": "ours first"},
-        "batched": {"a.wav": "batched second", "b.wav": "batched second"},
-    }
+    batched = {"a.wav": "batched second", "b.wav": "batched second"}
+    assert kept == {"ours": {"a.wav": "ours first", "b.wav": "ours first"}, "batched": batched}
     kept = measure("--engines", "ours", now="third")
     assert kept["ours"] == {"a.wav": "ours third", "b.wav": "ours third"}
     assert kept["batched"]["a.wav"] == "batched second"

@@ -127,10 +127,8 @@ def test_people_are_named_by_their_clips(recordings, whisper_base_folder):
         asr_model=str(whisper_base_folder), diarization_model=SPEAKERS_MODEL, dtype="float32"
     )
     handler = EndpointHandler(settings=settings)
-    clips = [
-        {"name": name.title(), "reference": in_base64(recordings, f"azure_enrollment_{name}")}
-        for name in PEOPLE
-    ]
+    files = [(name.title(), f"azure_enrollment_{name}") for name in PEOPLE]
+    clips = [{"name": name, "reference": in_base64(recordings, file)} for name, file in files]
     inputs, parameters = in_base64(recordings, "azure_katiesteve"), {"known_speakers": clips}
     answer = handler({"inputs": inputs, "parameters": parameters})
     assert [each["matched"] for each in answer["known_speakers"]] == [True, True]

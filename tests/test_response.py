@@ -31,14 +31,10 @@ WORDS = (
     Word(" morning", 0.2, 0.4, "SPEAKER_00", 0.75),
     Word(" yes", 0.5, 0.9, "SPEAKER_01", 0.5, overlap=True),
 )
-CHUNKS = (
-    Chunk(" good morning", 0.0, 0.4, -0.12345, 0.01, WORDS[:2]),
-    Chunk(" yes", 0.5, 0.9, -0.5, 0.25, WORDS[2:]),
-)
-SEGMENTS = (
-    SpeakerSegment("SPEAKER_00", " good morning", 0.0, 0.4, WORDS[:2]),
-    SpeakerSegment("SPEAKER_01", " yes", 0.5, 0.9, WORDS[2:]),
-)
+GREETING = Chunk(" good morning", 0.0, 0.4, -0.12345, 0.01, WORDS[:2])
+CHUNKS = (GREETING, Chunk(" yes", 0.5, 0.9, -0.5, 0.25, WORDS[2:]))
+FIRST = SpeakerSegment("SPEAKER_00", " good morning", 0.0, 0.4, WORDS[:2])
+SEGMENTS = (FIRST, SpeakerSegment("SPEAKER_01", " yes", 0.5, 0.9, WORDS[2:]))
 TURNS = (SpeakerTurn("SPEAKER_00", 0.0, 0.45), SpeakerTurn("SPEAKER_01", 0.45, 1.0))
 TRANSCRIPT = Transcript(CHUNKS, "en", language_probability=0.98765)
 WITH_SPEAKERS = Answer(1.0, TRANSCRIPT, SEGMENTS, TURNS, ("careful",))
@@ -168,10 +164,8 @@ def test_silence_is_an_empty_response():
 def test_speech_without_words_has_its_channel():
     unwritten = (Unwritten(1.004, 2.5), Unwritten(3.0, 4.2, channel=1))
     answer = answered(Answer(4.1, Transcript((), "en", unwritten=unwritten)))
-    assert answer["unwritten"] == [
-        {"start": 1.0, "end": 2.5},
-        {"start": 3.0, "end": 4.1, "channel": 1},
-    ]
+    channels = [{"start": 1.0, "end": 2.5}, {"start": 3.0, "end": 4.1, "channel": 1}]
+    assert answer["unwritten"] == channels
 
 
 spans = st.lists(st.tuples(st.floats(), st.floats()), max_size=20)
@@ -233,20 +227,16 @@ def test_turns_are_rounded_as_all_times_are():
     own = SpeakerTurn("A", 0.1234, 0.5678)
     turns = (own, SpeakerTurn("B", 0.2, 0.204), SpeakerTurn("B", 0.9, math.inf))
     answer = answered(Answer(1.004, TRANSCRIPT, SEGMENTS, turns), output=["rttm"])
-    assert [line.split()[3:5] for line in answer["output"]["rttm"].splitlines()] == [
-        ["0.120", "0.450"],
-        ["0.900", "0.100"],
-    ]
+    times = [line.split()[3:5] for line in answer["output"]["rttm"].splitlines()]
+    assert times == [["0.120", "0.450"], ["0.900", "0.100"]]
 
 
 @given(st.lists(st.integers(0, 9_900), max_size=20, unique=True).map(sorted))
 def test_times_in_order_are_not_changed(hundredths):
     hundredths = [moment + 2 * place for place, moment in enumerate(hundredths)]
     moments = [moment / 100 for moment in hundredths]
-    chunks = [
-        Chunk("", start, end, words=(Word("", start, end),))
-        for start, end in zip(moments[::2], moments[1::2], strict=False)
-    ]
+    spans = zip(moments[::2], moments[1::2], strict=False)
+    chunks = [Chunk("", *span, words=(Word("", *span),)) for span in spans]
     assert clamp_times(chunks, 100.0) == chunks
 
 

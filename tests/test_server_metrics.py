@@ -63,10 +63,8 @@ async def test_metrics_read_the_engine_at_each_scrape():
     assert values(found["asr_load_seconds"]) == {("asr_load_seconds", "asr"): 2.5}
     for name, value in {"rounds": 7, "batch_rows": 9, "windows": 5, "tokens": 11}.items():
         assert values(found[f"asr_{name}"]) == {(f"asr_{name}_total",): value}
-    assert values(found["asr_drafts"]) == {
-        ("asr_drafts_total", "accepted"): 4,
-        ("asr_drafts_total", "rejected"): 2,
-    }
+    drafts = {("asr_drafts_total", "accepted"): 4, ("asr_drafts_total", "rejected"): 2}
+    assert values(found["asr_drafts"]) == drafts
 
 
 @asynchronous
@@ -77,10 +75,8 @@ async def test_clients_cannot_make_series():
         await call(app, f"METHOD{number}", f"/path{number}", query=f"q={number}".encode())
     after = await read(app)
     made = values(after["asr_requests"]).keys() - values(before["asr_requests"]).keys()
-    assert made <= {
-        ("asr_requests_total", "404", "NOT_FOUND", "other"),
-        ("asr_requests_total", "/metrics", "200", "OK"),
-    }
+    unknown = ("asr_requests_total", "404", "NOT_FOUND", "other")
+    assert made <= {unknown, ("asr_requests_total", "/metrics", "200", "OK")}
 
 
 @pytest.mark.parametrize("draining", [False, True])

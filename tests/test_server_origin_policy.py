@@ -178,10 +178,8 @@ def test_pages_of_an_allowed_origin_read_every_answer(key):
 
 @pytest.mark.parametrize("key", [None, "key"])
 def test_preflight_requests_need_no_key(key):
-    asks = {
-        "access-control-request-method": "POST",
-        "access-control-request-headers": "authorization,content-type,x-stainless-os",
-    }
+    asks = {"access-control-request-method": "POST"}
+    asks["access-control-request-headers"] = "authorization,content-type,x-stainless-os"
     for path in ("/", "/predict", "/v1/audio/transcriptions"):
         reply = ask({**FROM_APP, **asks}, "OPTIONS", path, **ALLOWED, api_key=key)
         assert (reply.status, reply.body) == (204, b"")

@@ -154,11 +154,9 @@ async def test_the_accepted_subprotocol_is_never_the_key():
 
 @asynchronous
 async def test_a_secret_opens_sessions_with_its_settings():
-    audio = {
-        "format": {"type": "audio/pcma"},
-        "transcription": {"model": "gpt-4o-transcribe", "language": "en"},
-        "turn_detection": {"type": "server_vad", "threshold": 0.25},
-    }
+    audio = {"format": {"type": "audio/pcma"}}
+    audio["transcription"] = {"model": "gpt-4o-transcribe", "language": "en"}
+    audio["turn_detection"] = {"type": "server_vad", "threshold": 0.25}
     include = ["item.input_audio_transcription.logprobs"]
     wanted = {"type": "transcription", "audio": {"input": audio}, "include": include}
 

@@ -102,10 +102,8 @@ async def test_json_lines_name_the_request_its_key_and_phase(caplog):
         with caplog.at_level(logging.INFO, "server"):
             endpoint, app = served(api_key="a-key-of-some-length", max_queue=9)
             key = {"authorization": "Bearer a-key-of-some-length"}
-            asked = [
-                call(app, headers={**JSON, **key, "x-request-id": f"r{i}"}, parts=HELLO)
-                for i in range(3)
-            ]
+            names = [{"x-request-id": f"r{i}"} for i in range(3)]
+            asked = [call(app, headers={**JSON, **key, **name}, parts=HELLO) for name in names]
             running = [asyncio.ensure_future(each) for each in asked]
             await endpoint.began.wait()
             endpoint.release.set()

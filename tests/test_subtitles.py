@@ -47,10 +47,8 @@ def recorded(draw, letters=LETTERS, longest=50):
     words = draw(spoken(letters, longest))
     spoken_until = round(words[-1].end * 100) if words else 0
     duration = draw(st.integers(max(0, spoken_until - 1000), spoken_until + 200)) / 100
-    return [
-        replace(word, start=min(word.start, duration), end=min(word.end, duration))
-        for word in words
-    ], duration
+    cut = [replace(it, start=min(it.start, duration), end=min(it.end, duration)) for it in words]
+    return cut, duration
 
 
 def rendering_of(words: list[Word], duration: float = 100.0) -> Rendering:
@@ -284,10 +282,8 @@ def test_no_cell_of_tsv_is_a_formula(beginning):
 def test_rttm_is_read_back_by_pyannote():
     """Spaces in names end a field, and are underscores."""
     turns = [SpeakerTurn("SPEAKER_00", 0.25, 2.5), SpeakerTurn("Anna  Maria B.", 2.0, 3.125)]
-    assert read_rttm(FORMATS["rttm"](Rendering(4.0, (), (), turns))) == [
-        ("SPEAKER_00", 0.25, 2.5),
-        ("Anna_Maria_B.", 2.0, 3.125),
-    ]
+    found = read_rttm(FORMATS["rttm"](Rendering(4.0, (), (), turns)))
+    assert found == [("SPEAKER_00", 0.25, 2.5), ("Anna_Maria_B.", 2.0, 3.125)]
 
 
 def test_without_speakers_the_chunks_are_shown():
@@ -295,10 +291,8 @@ def test_without_speakers_the_chunks_are_shown():
     named = SpeakerSegment("SPEAKER_00", " no", 0.5, 0.9, ())
     assert FORMATS["txt"](Rendering(2.5, chunks)) == "Good morning.\nYes.\n"
     assert FORMATS["txt"](Rendering(2.5, chunks, [named])) == "SPEAKER_00: no\n"
-    assert [cue.lines for cue in make_cues(Rendering(2.5, chunks).words, True, 2.5)] == [
-        ("Good morning.",),
-        ("Yes.",),
-    ]
+    cues = make_cues(Rendering(2.5, chunks).words, True, 2.5)
+    assert [cue.lines for cue in cues] == [("Good morning.",), ("Yes.",)]
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt", "txt", "tsv", "rttm"])

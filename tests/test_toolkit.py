@@ -111,10 +111,8 @@ def answered_alike(server, other_server, audio, parameters):
 
 def spoken(blocks: list[dict]) -> list[tuple]:
     """Return texts, times and speakers, without scores, which differ by rounding."""
-    return [
-        (block.get("text", block.get("word")), block["timestamp"], block.get("speaker"))
-        for block in blocks
-    ]
+    texts = [(block.get("text", block.get("word")), block) for block in blocks]
+    return [(text, block["timestamp"], block.get("speaker")) for text, block in texts]
 
 
 def test_both_refuse_alike_but_under_another_key(server, other_server):

@@ -124,20 +124,16 @@ def test_a_file_is_sent_as_decoded_and_its_words_written(server, recording, caps
     np.testing.assert_allclose(sent, decoded, atol=1 / 32_768)
     assert server.finals == 1
     assert server.paths == ["/v1/realtime?intent=transcription"]
-    audio = {
-        "format": {"type": "audio/pcm", "rate": 16_000},
-        "transcription": {"language": "en", "keywords": ["Ada", "Zuse"]},
-        "turn_detection": {"type": "server_vad"},
-    }
+    audio = {"format": {"type": "audio/pcm", "rate": 16_000}}
+    audio["transcription"] = {"language": "en", "keywords": ["Ada", "Zuse"]}
+    audio["turn_detection"] = {"type": "server_vad"}
     include = [f"item.input_audio_transcription.{each}" for each in ("words", "segments")]
     update = {"type": "transcription", "audio": {"input": audio}, "include": include}
     assert server.updates == [update]
     shown = capsys.readouterr()
     # In the order in which it was spoken, as it was completed.
-    assert [line.split(maxsplit=1) for line in shown.out.splitlines()] == [
-        ["0:00.5", "Good morning."],
-        ["0:02.0", "how are you"],
-    ]
+    lines = [line.split(maxsplit=1) for line in shown.out.splitlines()]
+    assert lines == [["0:00.5", "Good morning."], ["0:02.0", "how are you"]]
     assert shown.err == ""
 
 
@@ -189,15 +185,11 @@ def test_clips_and_options_name_the_speakers(recording, tmp_path, capsys):
     assert lines == [["0:00.5", "good", "morning", "hello"], [], *named]
     assert (tmp_path / "talk.txt").read_text("utf-8") == "Ann: good morning\nBob: hello\n"
     answer = json.loads((tmp_path / "talk.json").read_text("utf-8"))
-    assert [(each["speaker"], each["text"]) for each in answer["speakers"]] == [
-        ("Ann", "good morning"),
-        ("Bob", "hello"),
-    ]
+    blocks = [(each["speaker"], each["text"]) for each in answer["speakers"]]
+    assert blocks == [("Ann", "good morning"), ("Bob", "hello")]
     assert [word["speaker"] for word in answer["words"]] == ["Ann", "Ann", "Bob"]
-    assert answer["warnings"] == [
-        "known_speakers: noise",
-        "--speaker-names: no SPEAKER_07; the speakers are Ann, SPEAKER_01",
-    ]
+    unknown = "--speaker-names: no SPEAKER_07; the speakers are Ann, SPEAKER_01"
+    assert answer["warnings"] == ["known_speakers: noise", unknown]
 
 
 def test_a_second_ctrl_c_waits_for_nothing(monkeypatch, capsys):
@@ -377,10 +369,8 @@ class Counting:
         heard = np.frombuffer(bytes(talk.audio), "<i2")
         whole = [n for n in range(1, 11) if np.count_nonzero(heard == n) == RATE]
         starts = [int(np.argmax(heard == n)) / RATE for n in whole]
-        said = [
-            {"word": f" w{n}", "start": start, "end": start + 1.0, "probability": 0.9}
-            for n, start in zip(whole, starts, strict=True)
-        ]
+        spans = [(n, {"start": at, "end": at + 1.0}) for n, at in zip(whole, starts, strict=True)]
+        said = [{"word": f" w{n}", **span, "probability": 0.9} for n, span in spans]
         item = f"item_{len(self.include)}"
         talk.start(item, 0)
         talk.say(item, said, unstable=" a guess")
@@ -777,10 +767,8 @@ def test_segments_replace_words_with_speakers():
         screen.show()
         assert shown.getvalue() == ""
     # The guess is no text of a session that is over.
-    assert [line.split() for line in shown.getvalue().splitlines()] == [
-        ["0:00.5", "Ann", "good", "morning"],
-        ["0:01.5", "Bob", "hello"],
-    ]
+    lines = [line.split() for line in shown.getvalue().splitlines()]
+    assert lines == [["0:00.5", "Ann", "good", "morning"], ["0:01.5", "Bob", "hello"]]
     transcript.take(event("completed", transcript="good morning hello", words=said))
     fields = {"id": "2", "text": "good morning hello", "speaker": "Cid", "start": 0.5, "end": 1.9}
     transcript.take(event("segment", **fields))

@@ -30,11 +30,8 @@ def shown(response: dict, terminal: bool = False) -> str:
 
 def test_turns_are_lines_with_time_speaker_and_words():
     lines = shown(RESPONSE).splitlines()
-    assert lines[:3] == [
-        " 0:00.0  SPEAKER_01  good morning",
-        " 1:02.0  SPEAKER_00  [red]yes[/red]",
-        " 1:10.0              sorry",
-    ]
+    first, second = " 0:00.0  SPEAKER_01  good morning", " 1:02.0  SPEAKER_00  [red]yes[/red]"
+    assert lines[:3] == [first, second, " 1:10.0              sorry"]
     assert lines[3] == "warning: 2 names ignored"
     assert "1:12.0 of audio" in lines[4]
     assert "18.0x real time" in lines[4]

@@ -217,10 +217,8 @@ def test_batch_size_changes_no_answer(multilingual):
     parts = [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(4)]
     samples = np.concatenate(parts)
     transcriber = Transcriber(models, detect_speech=hears_sound)
-    one, three = (
-        transcriber.transcribe(samples, asking(multilingual=multilingual, batch_size=size))
-        for size in (1, 3)
-    )
+    asked = [asking(multilingual=multilingual, batch_size=size) for size in (1, 3)]
+    one, three = (transcriber.transcribe(samples, each) for each in asked)
     assert rounded(one) == rounded(three)
     assert one.language in models.special_tokens.languages
     assert one.speech[0] == (0.0, pytest.approx(2.5, abs=0.04))
@@ -350,10 +348,9 @@ def test_every_part_is_decoded_and_marked_in_its_language():
         assert transcript.language_probability == pytest.approx(0.995)
         spoken_in = [chunk.language for chunk in transcript.chunks]
         assert spoken_in == ["en"] * 8 + ["de"] * 8 + ["en"] * 8
-        assert [request.prompt for request in recogniser.requests] == [
-            MODELS.special_tokens.prompt(code, "transcribe", timestamps=True)
-            for code in ("en", "de", "en")
-        ]
+        prompt_of = MODELS.special_tokens.prompt
+        prompts = [prompt_of(code, "transcribe", timestamps=True) for code in ("en", "de", "en")]
+        assert [request.prompt for request in recogniser.requests] == prompts
         answers.append(transcript)
     assert answers[0] == answers[1] == answers[2]
 

@@ -146,10 +146,8 @@ TURNS = st.lists(
 @given(TURNS)
 def test_clips_are_cut_where_one_person_speaks_alone(drawn):
     turns = [SpeakerTurn(who, start, start + length) for who, start, length in drawn]
-    alone = {
-        second: {turn.speaker for turn in turns if turn.start <= second < turn.end}
-        for second in range(40)
-    }
+    seconds = range(40)
+    alone = {at: {each.speaker for each in turns if each.start <= at < each.end} for at in seconds}
     for person, (start, end) in naming.longest_alone(turns).items():
         assert 3 <= end - start <= 10
         assert all(alone[second] == {person} for second in range(int(start), int(end)))

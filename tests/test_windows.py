@@ -201,8 +201,6 @@ def test_speech_is_counted_in_samples():
 
 def test_loudness_is_the_mean_square_across_blocks():
     samples = np.resize(sound(1.01), 61 * SAMPLE_RATE + 7)
-    expected = [
-        np.mean(samples[start : start + SAMPLES_PER_TOKEN] ** 2)
-        for start in range(0, len(samples), SAMPLES_PER_TOKEN)
-    ]
+    starts = range(0, len(samples), SAMPLES_PER_TOKEN)
+    expected = [np.mean(samples[start : start + SAMPLES_PER_TOKEN] ** 2) for start in starts]
     np.testing.assert_allclose(Loudness(samples).power, expected, rtol=1e-5)

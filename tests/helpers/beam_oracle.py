@@ -73,10 +73,8 @@ class Task(decoding.DecodingTask):
         self.inference: Any = Passes(models)
         self.sequence_ranker = decoding.MaximumLikelihoodRanker(length_penalty)
         self.decoder = decoding.BeamSearchDecoder(num_beams, special.end_of_text, self.inference)
-        self.logit_filters = [
-            decoding.SuppressBlank(self.tokenizer, self.sample_begin),
-            decoding.SuppressTokens(special.suppress),
-        ]
+        blank = decoding.SuppressBlank(self.tokenizer, self.sample_begin)
+        self.logit_filters = [blank, decoding.SuppressTokens(special.suppress)]
         if timestamps:
             initial = special.max_initial_timestamp_index
             self.logit_filters.append(

@@ -17,10 +17,8 @@ from whosaid.timebase import SAMPLES_PER_TOKEN
 from whosaid.transcript import Transcript
 
 # Of every answer, whatever is asked for.
-RESPONSE_KEYS = {
-    *("speakers", "chunks", "text", "language", "language_probability", "duration", "warnings"),
-    "unwritten",
-}
+TOLD = ("speakers", "chunks", "text", "language", "language_probability", "duration", "warnings")
+RESPONSE_KEYS = {*TOLD, "unwritten"}
 DECODE = {each.name for each in fields(DecodeOptions)}
 
 

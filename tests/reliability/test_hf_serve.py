@@ -27,10 +27,8 @@ def client(server, monkeypatch) -> InferenceClient:
 
 
 def test_the_hub_client_sends_and_reads_our_json(client, hum):
-    answer = client.automatic_speech_recognition(
-        base64.b64decode(hum),
-        extra_body={"language": "en", "batch_size": 2, "assisted": False, "num_speakers": 2},
-    )
+    asked = {"language": "en", "batch_size": 2, "assisted": False, "num_speakers": 2}
+    answer = client.automatic_speech_recognition(base64.b64decode(hum), extra_body=asked)
     assert set(answer) >= RESPONSE_KEYS
     assert answer.text == "".join(chunk.text for chunk in answer.chunks)
     assert answer.chunks[0].timestamp[1] <= answer["duration"] == 1.0

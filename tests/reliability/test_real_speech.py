@@ -60,10 +60,8 @@ def recordings() -> list[Recording]:
 @pytest.fixture(scope="session")
 def heard(recordings) -> dict[Recording, NDArray[np.float32]]:
     limits = AudioLimits(max_seconds=600, max_bytes=2**28)
-    return {
-        each: decode_audio(each.audio.read_bytes(), SAMPLE_RATE, limits).samples
-        for each in recordings
-    }
+    files = {each: each.audio.read_bytes() for each in recordings}
+    return {each: decode_audio(file, SAMPLE_RATE, limits).samples for each, file in files.items()}
 
 
 @pytest.fixture(scope="module")
@@ -223,10 +221,8 @@ def words_of(recording: Recording) -> Options:
 
 @pytest.fixture(scope="module")
 def plain(handler, excerpts) -> dict[str, Answer]:
-    return {
-        recording.name: handler(body(samples, words_of(recording)))
-        for recording, samples in excerpts.items()
-    }
+    bodies = {each.name: body(samples, words_of(each)) for each, samples in excerpts.items()}
+    return {name: handler(asked) for name, asked in bodies.items()}
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,8 @@ from whosaid.asr.frontend.windows import SampleSpan
 
 END_OF_TEXT = "<|endoftext|>"
 TIMESTAMPS = [f"<|{0.02 * step:.2f}|>" for step in range(1501)]
-AFTER_LANGUAGES = (
-    *("translate", "transcribe", "startoflm", "startofprev"),
-    *("nospeech", "notimestamps"),
-)
+TASKS = ("translate", "transcribe", "startoflm", "startofprev")
+AFTER_LANGUAGES = (*TASKS, "nospeech", "notimestamps")
 SUPPRESSED = (1, 2, 7, 8, 9, 10, 14, 25, 26, 27, 28, 29, 31, 58, 59, 60, 61, 62, 63, 90, 91, 92, 93)
 SPACE = 220
 
