@@ -306,9 +306,8 @@ def demo_handler() -> EndpointHandler:
     from config import DEMO_MODELS, ModelSettings
     from handler import EndpointHandler
 
-    missing = [
-        name for name in ("asr", "assistant", "diarization") if not (DEMO_MODELS / name).is_dir()
-    ]
+    parts = ("asr", "assistant", "diarization")
+    missing = [name for name in parts if not (DEMO_MODELS / name).is_dir()]
     if missing:
         pytest.skip(f"left out: no demo model: {', '.join(missing)}")
     made = EndpointHandler(settings=ModelSettings.for_demo())

@@ -135,9 +135,8 @@ def test_a_word_of_many_tokens_lasts_as_long_as_they_do(paused):
     vocabulary = MODELS.tokenizer.get_vocab()
     spans = [(0.2, 0.6), *((0.6 + second, 1.6 + second) for second in range(5))]
     samples, attention = window_of(spans, 9)
-    samples[round(5.6 * SAMPLE_RATE) :] = (
-        0.2 * np.sin(np.arange(len(samples)))[round(5.6 * SAMPLE_RATE) :]
-    )
+    later = round(5.6 * SAMPLE_RATE)
+    samples[later:] = 0.2 * np.sin(np.arange(len(samples)))[later:]
     if paused:
         for start in (1.4, 3.4):
             samples[round(start * SAMPLE_RATE) : round((start + 0.4) * SAMPLE_RATE)] *= 1e-3
@@ -230,9 +229,8 @@ def engine():
         if not (DEMO / "models" / name).is_dir():
             pytest.skip(f"no demo model: {name}")
     main, assistant = (Checkpoint(str(DEMO / "models" / name)) for name in ("asr", "assistant"))
-    return DecodeEngine(
-        with_assistant(load_whisper(main, torch.device("cpu"), torch.float32), assistant)
-    )
+    models = load_whisper(main, torch.device("cpu"), torch.float32)
+    return DecodeEngine(with_assistant(models, assistant))
 
 
 @pytest.fixture(scope="module")

@@ -210,9 +210,8 @@ class TestFormats:
     def test_amr_as_ffmpegs_program_decodes_it(self):
         data = files.amr_file(50)
         result = decoded(data)
-        program = files.ffmpeg(
-            "-f", "amr", "-i", "-", "-f", "wav", "-c:a", "pcm_f32le", "-", source=data
-        )
+        options = ("-f", "amr", "-i", "-", "-f", "wav", "-c:a", "pcm_f32le", "-")
+        program = files.ffmpeg(*options, source=data)
         assert result.duration == 1.0
         assert max_error(result.samples, decoded(program).samples) < 1e-3
 

@@ -119,9 +119,8 @@ def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_
         said = [*answer.tokens, end][: len(answer.log_probs)]
         heads = oracle.cross_attention(engine.models, window, said, [(1, 0), (1, 1)])
         expected = oracle.sharpest(heads)
-        torch.testing.assert_close(
-            torch.from_numpy(answer.attention), expected, atol=1e-6, rtol=1e-5
-        )
+        attention = torch.from_numpy(answer.attention)
+        torch.testing.assert_close(attention, expected, atol=1e-6, rtol=1e-5)
 
 
 KINDS = [

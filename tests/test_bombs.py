@@ -121,9 +121,8 @@ class TestWhatIsNoBomb:
 def test_matroska_tags_take_no_more_memory_than_allowed():
     """Three bytes each in the file, and 66 in memory."""
     data, tag = matroska(0), b"\x67\xc8\x80"
-    segment, tags, cluster = map(
-        data.index, map(bytes.fromhex, ("18538067", "1254c367", "1f43b675"))
-    )
+    ids = map(bytes.fromhex, ("18538067", "1254c367", "1f43b675"))
+    segment, tags, cluster = map(data.index, ids)
     many = element("1254c367", element("7373", element("63c0", b"") + tag * 5_000_000))
     body = data[segment + 12 : tags] + many + data[cluster:]
     with pytest.raises(InvalidAudio):

@@ -57,9 +57,8 @@ def bodies(draw):
     entry = st.tuples(st.sampled_from(KEYS), BETWEEN, st.sampled_from(VALUES))
     entries = draw(st.lists(entry, max_size=4))
     joined = ",".join(f"{key}{space}:{space}{value}" for key, space, value in entries)
-    first, last = draw(
-        st.sampled_from([("{", "}"), ("[{", "}]"), ("{", ""), ("", ""), (" {", "} ")])
-    )
+    ends = [("{", "}"), ("[{", "}]"), ("{", ""), ("", ""), (" {", "} ")]
+    first, last = draw(st.sampled_from(ends))
     text = draw(BETWEEN) + first + joined + last
     encoding = draw(st.sampled_from(["utf-8"] * 8 + ["utf-8-sig", "utf-16", "utf-32-le"]))
     body = text.encode(encoding, "surrogatepass")

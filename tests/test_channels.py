@@ -165,9 +165,8 @@ def test_voices_within_a_channel_are_separated_on_request(demo_handler, voices):
 def test_known_speakers_have_their_names(demo_handler, voices):
     clip = wav_file(voices[1][: 8 * RATE], RATE)
     known = [{"name": "Ada", "reference": base64.b64encode(clip).decode()}]
-    answer = apart(
-        demo_handler, *voices, known_speakers=known, known_speaker_threshold=0.5, voices=True
-    )
+    asked = {"known_speakers": known, "known_speaker_threshold": 0.5, "voices": True}
+    answer = apart(demo_handler, *voices, **asked)
     names = {each["channel"]: each["speaker"] for each in answer["speakers"]}
     assert names == {0: "CHANNEL_00", 1: "Ada"}
     (told,) = answer["known_speakers"]

@@ -184,9 +184,8 @@ def test_timed_text_without_end_resumes_at_its_last_word():
 
 def test_untimed_window_is_one_chunk_to_its_end():
     result = result_of(GOOD, YES)
-    assert UNTIMED.read(WINDOW, result, samples_of(WINDOW)) == ReadWindow(
-        (Segment((GOOD, YES), 0.0, 3.0),)
-    )
+    expected = ReadWindow((Segment((GOOD, YES), 0.0, 3.0),))
+    assert UNTIMED.read(WINDOW, result, samples_of(WINDOW)) == expected
     assert spans(chunks_of(UNTIMED, result)) == [(text(GOOD, YES), START, START + 3)]
 
 

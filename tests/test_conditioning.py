@@ -140,9 +140,8 @@ def followed(models, samples, mask, added, enrolment=None):
         if f"{block}cross_gate.gate" in added:
             own, enrolled = x[:1], x[1:]
             both = torch.cat((attention(added, f"{block}cross_attn", own, enrolled), own), dim=-1)
-            inner = F.gelu(
-                F.linear(both, added[f"{block}ffn.0.weight"], added[f"{block}ffn.0.bias"])
-            )
+            first = F.linear(both, added[f"{block}ffn.0.weight"], added[f"{block}ffn.0.bias"])
+            inner = F.gelu(first)
             update = F.linear(inner, added[f"{block}ffn.3.weight"], added[f"{block}ffn.3.bias"])
             own = own + torch.tanh(added[f"{block}cross_gate.gate"]) * update
             last = f"ca_enrolls.{layer + 1}.cae.cross_gate.gate" not in added

@@ -288,9 +288,8 @@ def test_hub_ids(tmp_path, text, name, revision):
 )
 def test_existing_folder_is_relative_to_the_repository(tmp_path, text):
     (tmp_path / "models" / "asr").mkdir(parents=True)
-    assert ModelReference.parse(text.format(root=tmp_path), tmp_path).name == str(
-        tmp_path / "models" / "asr"
-    )
+    read = ModelReference.parse(text.format(root=tmp_path), tmp_path)
+    assert read.name == str(tmp_path / "models" / "asr")
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,8 @@ def test_a_product_is_that_of_torch(shape, outputs, biased):
     random = torch.Generator().manual_seed(0)
     x, weight = torch.randn(shape, generator=random), torch.randn(outputs, 256, generator=random)
     bias = torch.randn(outputs, generator=random) if biased else None
-    torch.testing.assert_close(
-        PackedLinear(weight, bias)(x), F.linear(x, weight, bias), rtol=1e-5, atol=1e-4
-    )
+    found = PackedLinear(weight, bias)(x)
+    torch.testing.assert_close(found, F.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("outputs", [8, 4100])
@@ -86,9 +85,8 @@ def test_bias_of_the_call_replaces_the_layers(outputs):
 @torch.inference_mode()
 def test_views_with_gaps_are_read_rightly():
     x, weight = torch.randn(40, 3, 256)[:, 1], torch.randn(256, 512).t()
-    torch.testing.assert_close(
-        PackedLinear(weight)(x), x.contiguous() @ weight.t(), rtol=1e-5, atol=1e-4
-    )
+    found, expected = PackedLinear(weight)(x), x.contiguous() @ weight.t()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(

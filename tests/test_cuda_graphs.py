@@ -460,17 +460,15 @@ def test_graphs_leave_the_last_of_the_memory(graphs, monkeypatch, caplog):
 
 
 def test_memory_shortage_while_timing_steps_disables_drafts(graphs, monkeypatch, caplog):
-    error = RuntimeError(
-        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-    )
+    said = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    error = RuntimeError(said)
     monkeypatch.setattr(CudaGraphRunner, "prepare", lambda *_, **__: None)
     monkeypatch.setattr(drafting, "_time_step", mock.Mock(side_effect=error))
     engine = engine_of(drafting_models())
     assert engine.context.drafting is None
     assert engine.memory.state is None
-    assert log_of(caplog, logging.WARNING) == [
-        "memory ran out while timing steps: nothing will be drafted"
-    ]
+    said = "memory ran out while timing steps: nothing will be drafted"
+    assert log_of(caplog, logging.WARNING) == [said]
     assert check_tokens(engine, dataclasses.replace(DRAFTED, drafts=None)).drafted == 0
     # A client that fixes the number of drafts still has them.
     assert check_tokens(engine, DRAFTED).drafted > 0

@@ -78,9 +78,8 @@ def test_a_dialogue_without_overlap_sums_its_turns():
         turns = (turn for turn in scene.turns if turn.speaker == word.speaker)
         assert any(turn.start <= word.start and word.end <= turn.end for turn in turns)
     for turn in scene.turns:
-        around = slice(
-            round((turn.start - 0.06) * SAMPLE_RATE), round((turn.end + 0.06) * SAMPLE_RATE)
-        )
+        start, stop = turn.start - 0.06, turn.end + 0.06
+        around = slice(round(start * SAMPLE_RATE), round(stop * SAMPLE_RATE))
         scene.samples[around] = 0
     assert not scene.samples.any()
 

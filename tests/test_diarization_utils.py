@@ -204,9 +204,8 @@ def test_word_in_a_gap_gets_the_surrounding_speaker(second, gap, speaker):
     words = (Word(" a", 0, 1), Word(" b", 1.6, 1.8), Word(" c", 1 + gap, 5))
     (chunk,) = attribute([Chunk(" a b c", 0, 5, words=words)], turns, turns)
     assert [word.speaker for word in chunk.words] == ["S0", speaker, second]
-    apart = attribute(
-        [Chunk(word.text, word.start, word.end, words=(word,)) for word in words], turns, turns
-    )
+    chunks = [Chunk(word.text, word.start, word.end, words=(word,)) for word in words]
+    apart = attribute(chunks, turns, turns)
     assert [word.speaker for word in words_of(apart)] == ["S0", None, second]
 
 

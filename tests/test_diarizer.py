@@ -57,9 +57,8 @@ def test_labels_follow_the_order_of_first_speech(turns, split):
     order = list(dict.fromkeys(turn.speaker for turn in found))
     expected = {label: f"SPEAKER_{place:02d}" for place, label in enumerate(order)}
     assert [turn.speaker for turn in whole.turns] == [expected[turn.speaker] for turn in found]
-    assert [turn.speaker for turn in whole.exclusive] == [
-        expected[turn.speaker] for turn in found[1:]
-    ]
+    speakers = [expected[turn.speaker] for turn in found[1:]]
+    assert [turn.speaker for turn in whole.exclusive] == speakers
     assert whole.voices == {expected[label]: voices[label] for label in order}
     labels: dict[str, str] = {}
     for part in (found[:split], found[split:]):
@@ -71,12 +70,10 @@ def test_labels_follow_the_order_of_first_speech(turns, split):
 def test_turns_that_touch_speech_or_its_margin_stay_whole(turns, speech):
     margin = round(100 * MARGIN)
     # A little shorter, so that no end stands where a margin ends, but for rounding.
-    found = tuple(
-        SpeakerTurn(who, start / 100 + 1e-6, end / 100 - 1e-6) for who, start, end in turns
-    )
-    kept = Diarization(found, found[::2]).touching(
-        [(start / 100, end / 100) for start, end in speech]
-    )
+    spans = [(who, start / 100 + 1e-6, end / 100 - 1e-6) for who, start, end in turns]
+    found = tuple(SpeakerTurn(*span) for span in spans)
+    hundredths = [(start / 100, end / 100) for start, end in speech]
+    kept = Diarization(found, found[::2]).touching(hundredths)
     heard = {at for start, end in speech for at in range(start - margin, end + margin)}
     for before, after in ((found, kept.turns), (found[::2], kept.exclusive)):
         assert after == tuple(turn for turn in before if heard.intersection(moments(turn)))

@@ -25,9 +25,8 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
 @pytest.fixture(scope="module")
 def tracked() -> set[PurePosixPath]:
     """All files and folders of the repository."""
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=REPOSITORY, check=True, capture_output=True, text=True
-    )
+    command = ["git", "ls-files"]
+    listed = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
     files = [PurePosixPath(line) for line in listed.stdout.splitlines()]
     return {*files, *(folder for file in files for folder in file.parents)}
 

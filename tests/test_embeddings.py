@@ -92,9 +92,8 @@ def scene(windows, frames=50, seconds=2.0, step=0.6, seed=0):
 
 def both(pipeline, file, activity, exclude_overlap):
     """The embeddings by pyannote's own method and by ours."""
-    stock = SpeakerDiarization.get_embeddings(
-        pipeline, file, activity, exclude_overlap=exclude_overlap
-    )
+    by_pyannote = SpeakerDiarization.get_embeddings
+    stock = by_pyannote(pipeline, file, activity, exclude_overlap=exclude_overlap)
     return stock, WindowEmbeddings(pipeline)(file, activity, exclude_overlap=exclude_overlap)
 
 

@@ -102,9 +102,8 @@ def test_a_known_output_takes_its_place_among_others():
     expected = encoder.encode(three, drafted=False).main.clone()
     known = expected[1:2] + 1  # so that it can be told from what is encoded anew
     expected[1] += 1
-    found = encoder.encode(
-        [three[0], three[1]._replace(encoded=known), three[2]], drafted=False
-    ).main
+    asked = [three[0], three[1]._replace(encoded=known), three[2]]
+    found = encoder.encode(asked, drafted=False).main
     torch.testing.assert_close(found, expected)
 
 

@@ -140,9 +140,8 @@ def test_files_do_not_depend_on_shown_times(demo_handler, passage):
     """Without timestamps a table would have a line for each window, and the text would be worse."""
     forms = ["tsv", "txt", "vtt"]
     audio, parameters = wav_file(passage, 16_000), {"diarize": False, "output": forms}
-    bare, timed = (
-        ask(demo_handler, audio, return_timestamps=shown, **parameters) for shown in (False, True)
-    )
+    answers = (ask(demo_handler, audio, return_timestamps=it, **parameters) for it in (False, True))
+    bare, timed = answers
     assert (bare["output"], bare["text"], bare["chunks"]) == (timed["output"], timed["text"], [])
     for form in forms:
         assert len(bare["output"][form].splitlines()) >= len(timed["chunks"]) > 2

@@ -71,9 +71,8 @@ def serving(handler):
 
     def make(**options) -> Endpoint:
         limits = Limits(shared=True)
-        load = partial(
-            Transcriber, alone.recogniser.transcriber.models, fallback=None, limits=limits
-        )
+        models = alone.recogniser.transcriber.models
+        load = partial(Transcriber, models, fallback=None, limits=limits)
         recogniser = Recogniser(load, 1)
         cpu = torch.device("cpu")
         held = resident(recogniser, TurnsOfSeconds())
@@ -156,9 +155,8 @@ def test_requests_at_once_are_answered_as_one_by_one(handler, endpoint, recordin
     """Some windows are decoded again."""
     for each in (handler.endpoint, endpoint):
         monkeypatch.setattr(each.recogniser.transcriber, "fallback", DEFAULT_FALLBACK)
-    bodies = [
-        {"inputs": recording(2), "parameters": {"diarize": False, **options}} for options in OPTIONS
-    ]
+    asked = [{"diarize": False, **options} for options in OPTIONS]
+    bodies = [{"inputs": recording(2), "parameters": each} for each in asked]
     expected = [handler(body) for body in bodies]
     before = replace(endpoint.recogniser.counts)
 
@@ -350,9 +348,8 @@ async def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording,
 
     monkeypatch.setattr("whosaid.asr.output.chunks.aligned_words", fail)
 
-    answer, failed = await asyncio.gather(
-        endpoint.answer(good), endpoint.answer(bad), return_exceptions=True
-    )
+    both = map(endpoint.answer, (good, bad))
+    answer, failed = await asyncio.gather(*both, return_exceptions=True)
     assert isinstance(failed, ModelError)
     assert "ValueError" in str(failed)
     assert answer.transcript.chunks

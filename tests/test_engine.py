@@ -188,9 +188,8 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, batch_size, draf
         said = [*answer.tokens, models.special_tokens.end_of_text][: len(answer.log_probs)]
         expected = oracle.sharpest(oracle.cross_attention(models, window, said, heads))
         # Spectrograms are float32 here and there: what is computed from them is float64.
-        torch.testing.assert_close(
-            torch.from_numpy(answer.attention), expected, atol=1e-6, rtol=1e-5
-        )
+        attention = torch.from_numpy(answer.attention)
+        torch.testing.assert_close(attention, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_loops_are_looked_for_in_the_attention_of_all_heads(monkeypatch):
@@ -471,9 +470,8 @@ def test_looping_rows_are_stopped_and_cut_when_certain(monkeypatch, timestamps, 
         if loop is not None and loop.stop < most // 2:
             loops[key] = loop
     options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(None), drafts=drafts)
-    answers, stats = decode_counted(
-        engine_of(TINY, None, 0.1), [windows[key] for key in loops], options
-    )
+    looping = [windows[key] for key in loops]
+    answers, stats = decode_counted(engine_of(TINY, None, 0.1), looping, options)
     for key, loop in loops.items():
         said = [token for token in answers[key].tokens if token < end_of_text]
         assert answers[key].cut

@@ -144,9 +144,8 @@ def test_clips_without_diarization_are_a_warning(demo_handler, monkeypatch, hum,
     found = demo_handler({"inputs": hum, "parameters": asked})
     for ignored in ("known_speakers are ignored", "voices are ignored"):
         assert any(ignored in warning for warning in found["warnings"])
-    assert found["known_speakers"] == [
-        {"name": "Anna", "label": None, "similarity": None, "matched": False}
-    ]
+    unmatched = {"name": "Anna", "label": None, "similarity": None, "matched": False}
+    assert found["known_speakers"] == [unmatched]
     assert found["voices"] == {}
 
 

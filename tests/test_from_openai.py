@@ -157,9 +157,8 @@ def test_the_vads_options_are_served(client, endpoint, name):
 
 def test_every_key_of_the_sdks_types_comes(client):
     def create(**fields):
-        answer = client.audio.transcriptions.with_raw_response.create(
-            file=SOUND, model="whisper-1", **fields
-        )
+        create = client.audio.transcriptions.with_raw_response.create
+        answer = create(file=SOUND, model="whisper-1", **fields)
         return json.loads(answer.text)
 
     plain = create(include=["logprobs"])

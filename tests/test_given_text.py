@@ -43,9 +43,8 @@ MODELS = loaded(SMALL)
 EXTRA = "the hotel opens on monday and costs four hundred dollars"
 MOSTLY = 0.97  # of the conversation's words; in some places two people speak at once
 ITEMS = st.text("abcd", max_size=40)
-WORDS = st.lists(
-    st.sampled_from(["aa", "bb", "cc", "dd", "ee", "ff", "gg"]), min_size=1, max_size=40
-)
+WORD = st.sampled_from(["aa", "bb", "cc", "dd", "ee", "ff", "gg"])
+WORDS = st.lists(WORD, min_size=1, max_size=40)
 
 
 @given(ITEMS, ITEMS)
@@ -74,9 +73,8 @@ def placed(script: str, *texts: str) -> tuple[list[str], str]:
     text, windows = run_steps(place_text(words, windows_of(*texts)))
     by_window = ["" for _ in texts]
     for each in windows:
-        by_window[each.window.start // SAMPLE_RATE] = " ".join(
-            script.split()[word] for word in each.words
-        )
+        text = " ".join(script.split()[word] for word in each.words)
+        by_window[each.window.start // SAMPLE_RATE] = text
     return by_window, " ".join(script.split()[word] for word in sorted(text.recognised))
 
 
@@ -172,9 +170,8 @@ def test_given_text_may_fill_the_longest_text():
     assert MODELS.special_tokens.max_length // 2 < len("".join(said))
     words = tuple(Word(each, n / 6, (n + 1) / 6) for n, each in enumerate(said))
     window, _ = schedule_of(2).planned()
-    chunks, unspoken = forced(
-        "".join(said), [Recognised(window, [Chunk("", 0, 2, words=words)], True)]
-    )
+    recognised = Recognised(window, [Chunk("", 0, 2, words=words)], True)
+    chunks, unspoken = forced("".join(said), [recognised])
     assert "".join(chunk.text for chunk in chunks) == "".join(said)
     assert unspoken == ()
 

@@ -125,9 +125,8 @@ def test_nothing_more_need_be_said_behind_a_prefix():
     window = windows_of(False)[0]
     whole = truth(0, False)
     assert len(whole) < MOST
-    (found,) = decode(
-        engine, [dataclasses.replace(window, prefix=whole)], DecodeOptions(False)
-    ).values()
+    given = dataclasses.replace(window, prefix=whole)
+    (found,) = decode(engine, [given], DecodeOptions(False)).values()
     assert found.tokens == whole
     assert len(found.log_probs) == len(whole) + 1
 

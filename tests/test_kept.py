@@ -88,9 +88,8 @@ def test_without_word_times_texts_follow_and_subtitles_do_not():
 
 def test_turns_are_kept_as_they_are():
     kept = a_kept_answer(for_keeping({"output": ["rttm"]}))
-    laid_out = RunRequest(MODELS, for_keeping({"max_line_width": 9})).laid_out(
-        kept, ["srt", "rttm"]
-    )
+    request = RunRequest(MODELS, for_keeping({"max_line_width": 9}))
+    laid_out = request.laid_out(kept, ["srt", "rttm"])
     assert laid_out["output"]["rttm"] == kept["output"]["rttm"] != ""
 
 

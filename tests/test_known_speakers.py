@@ -192,9 +192,8 @@ def test_nothing_changes_where_nobody_is_known_or_speaks():
     assert silent.known_speakers == (SpeakerMatch("Anna"),)
 
 
-TURNS = st.lists(
-    st.tuples(st.sampled_from("ABC"), st.integers(0, 20), st.integers(0, 8)), max_size=8
-)
+TURN = st.tuples(st.sampled_from("ABC"), st.integers(0, 20), st.integers(0, 8))
+TURNS = st.lists(TURN, max_size=8)
 
 
 @given(TURNS)

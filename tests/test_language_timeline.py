@@ -45,9 +45,8 @@ class Listener:
         spoken = np.round((samples[samples > 0] - 0.2) / 0.2).astype(int)
         shares = np.bincount(spoken, minlength=len(CODES)) / len(spoken)
         shares = self.sure * shares + (1 - self.sure) / len(CODES)
-        return LanguagePosterior(
-            dict(zip(CODES, shares.tolist(), strict=True)), self.no_speech, None
-        )
+        found = dict(zip(CODES, shares.tolist(), strict=True))
+        return LanguagePosterior(found, self.no_speech, None)
 
     def find(self) -> LanguageTimeline:
         return run_steps(find_languages(self.schedule, self))

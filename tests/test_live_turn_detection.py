@@ -100,9 +100,8 @@ def test_a_threshold_scales_all_three():
     probabilities = np.random.default_rng(0).uniform(0, 1, 800) ** 6
 
     def heard(scale: float) -> list[Turn]:
-        turns = TurnFinder(
-            TurnSettings(threshold=vad.PEAK_THRESHOLD * scale, silence_duration_ms=128), 0
-        )
+        threshold = vad.PEAK_THRESHOLD * scale
+        turns = TurnFinder(TurnSettings(threshold=threshold, silence_duration_ms=128), 0)
         found = [turns.push(float(each) * scale) for each in probabilities]
         return [turn for turn in found if turn is not None]
 

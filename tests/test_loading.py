@@ -35,9 +35,8 @@ def test_published_configurations_load_and_answer(name, tmp_path):
     models = load(save(tmp_path, shape, model_of(shape, seed=3)))
     transcriber = Transcriber(models, fallback=None, detect_speech=hears_sound)
     transcript = transcriber.transcribe(noise(2.0), transcriber.validate(TranscriptionOptions()))
-    assert transcript.language in (
-        models.special_tokens.languages if shape.multilingual else {"en"}
-    )
+    known = models.special_tokens.languages if shape.multilingual else {"en"}
+    assert transcript.language in known
     assert all(0 <= chunk.start <= chunk.end <= 2.0 for chunk in transcript.chunks)
     options = TranscriptionOptions(language="English", decode=DecodeOptions(timestamps=False))
     assert len(transcriber.transcribe(noise(2.0), transcriber.validate(options)).chunks) <= 1

@@ -134,9 +134,8 @@ def test_running_speech_loses_no_more_at_a_seam_than_elsewhere(transcriber, seed
 
     monkeypatch.setattr(Schedule, "complete", note)
     heard = transcriber.transcribe(scene.samples, TranscriptionOptions(language="en")).text.split()
-    aligned = jiwer.process_words(
-        " ".join(word.text for word in scene.words), " ".join(heard)
-    ).alignments[0]
+    said = " ".join(word.text for word in scene.words)
+    aligned = jiwer.process_words(said, " ".join(heard)).alignments[0]
     missed = [part for part in aligned if part.type == "delete"]
     lost = [scene.words[i] for part in missed for i in range(part.ref_start_idx, part.ref_end_idx)]
     near, lost_near = (

@@ -96,9 +96,8 @@ def test_weights_that_cannot_be_opened_are_not_called_missing(folder):
 )
 def test_a_broken_file_is_one_line(folder, file, content):
     (folder / file).write_bytes(content)
-    with pytest.raises(
-        StartError, match=r"^START_FAILED: ASR_MODEL=.*could not be loaded \(\w+: .+\)$"
-    ):
+    said = r"^START_FAILED: ASR_MODEL=.*could not be loaded \(\w+: .+\)$"
+    with pytest.raises(StartError, match=said):
         load(folder)
 
 
@@ -138,8 +137,6 @@ def flip_a_bit(file) -> None:
 )
 def test_folder_with_wrong_checksums_is_refused_before_loading(listed, damage):
     damage(listed / "embedding" / "weights.bin")
-    refusal = (
-        r"^START_FAILED: DIARIZATION_MODEL: .*embedding/weights.bin is missing or is not the file"
-    )
+    refusal = r"^START_FAILED: DIARIZATION_MODEL: .*embedding/weights.bin is missing or is not the "
     with pytest.raises(StartError, match=refusal), loading("DIARIZATION_MODEL", str(listed)):
         pytest.fail("the block ran")

@@ -218,9 +218,8 @@ def test_audio_shorter_than_a_frame_has_no_turns(diarizer):
 def test_hints_change_no_turns_and_add_warnings(diarizer, spoken):
     can = diarizer.capabilities
     assert (can.hints, can.voices, can.streams) == (False, False, False)
-    on_a_gpu = nemotron.NemotronDiarizer(
-        diarizer._model, diarizer._features, object, (9, 4), object()
-    )
+    parts = (diarizer._model, diarizer._features, object, (9, 4), object())
+    on_a_gpu = nemotron.NemotronDiarizer(*parts)
     assert on_a_gpu.capabilities.streams
     alone = diarizer.diarize(spoken, NO_HINTS)
     hinted = diarizer.diarize(spoken, SpeakerHints(num_speakers=2))
@@ -318,9 +317,8 @@ def test_turns_so_far_are_those_of_the_whole(found, seed, off):
     parts = np.split(found, np.sort(generator.integers(0, len(found) + 1, 9)))
     for place, part in enumerate(parts):
         turns += so_far.push([part], last=place == 9).turns
-    assert joined(turns) == joined(
-        nemotron.turns_of(nemotron.smooth(found > 0.5, durations, RATE), RATE)
-    )
+    smooth = nemotron.smooth(found > 0.5, durations, RATE)
+    assert joined(turns) == joined(nemotron.turns_of(smooth, RATE))
 
 
 @needs_the_model

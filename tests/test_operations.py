@@ -26,9 +26,8 @@ SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), 
 
 
 def objects():
-    return [
-        each for file in MANIFESTS for each in yaml.safe_load_all(file.read_text(encoding="utf-8"))
-    ]
+    texts = [file.read_text(encoding="utf-8") for file in MANIFESTS]
+    return [each for text in texts for each in yaml.safe_load_all(text)]
 
 
 def pods():

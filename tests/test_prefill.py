@@ -61,9 +61,8 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
         shares = logits[-1].softmax(-1)[list(special.annotations)]
         annotated = 0.0 if row < 2 else float(shares.sum())
         assert float(starts[row, 3]) == pytest.approx(annotated)
-        scores = oracle.rules_of(models, timed[row], len(prompt))(
-            torch.tensor([prompt]), logits[-1:]
-        )
+        rules = oracle.rules_of(models, timed[row], len(prompt))
+        scores = rules(torch.tensor([prompt]), logits[-1:])
         assert state.rows.tokens[row, len(prompt)] == scores.argmax()
     assert state.rows.length.tolist() == [len(prompt) + 1 for prompt in prompts]
     posterior = language_posterior(state.decoder, encoded[:1], models.special_tokens)
@@ -138,9 +137,8 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
         torch.testing.assert_close(ours.cross_keys, theirs.cross_keys)
         torch.testing.assert_close(ours.cross_values, theirs.cross_values)
     for untouched in (1, 3):
-        assert all(
-            bool((each == 1).all()) for each in tensors_of(scattered.view(untouched, untouched + 1))
-        )
+        others = scattered.view(untouched, untouched + 1)
+        assert all(bool((each == 1).all()) for each in tensors_of(others))
 
 
 def tensors_of(state):

@@ -67,9 +67,8 @@ class Pipeline:
 
 
 def test_both_views_of_pyannote_4_are_kept():
-    output = DiarizeOutput(
-        annotation(("A", 0, 0.6), ("B", 0.5, 1)), annotation(("A", 0, 0.5), ("B", 0.5, 1))
-    )
+    both = annotation(("A", 0, 0.6), ("B", 0.5, 1)), annotation(("A", 0, 0.5), ("B", 0.5, 1))
+    output = DiarizeOutput(*both)
     found = PyannoteDiarizer(Pipeline(output), 8).diarize(SECOND, SpeakerHints())
     assert found.turns == (SpeakerTurn("A", 0, 0.6), SpeakerTurn("B", 0.5, 1))
     assert found.exclusive == (SpeakerTurn("A", 0, 0.5), SpeakerTurn("B", 0.5, 1))
@@ -385,9 +384,8 @@ def test_none_from_older_releases_is_a_start_error(hub, monkeypatch, tmp_path):
     config.write_text("pipeline: {name: pyannote.audio.pipelines.SpeakerDiarization, params: {}}")
     hub["some/pipeline"] = str(config)
     monkeypatch.setattr(StockPipeline, "from_pretrained", lambda *_, **__: None)
-    assert "DIARIZATION_MODEL: some/pipeline: pyannote returned no pipeline" in start_failure(
-        "some/pipeline"
-    )
+    said = "DIARIZATION_MODEL: some/pipeline: pyannote returned no pipeline"
+    assert said in start_failure("some/pipeline")
 
 
 def test_a_missing_folder_is_named(tmp_path):

@@ -99,9 +99,8 @@ def test_english_is_scored_by_its_own_normaliser():
 def test_errors_are_those_of_jiwer():
     random = np.random.default_rng(0)
     for _ in range(50):
-        expected, found = (
-            " ".join(random.choice(list("abcdef"), random.integers(1, 9))) for _ in range(2)
-        )
+        sizes = (random.integers(1, 9) for _ in range(2))
+        expected, found = (" ".join(random.choice(list("abcdef"), size)) for size in sizes)
         rate = score(Recording(Path("x"), "fr", expected), found).rate
         assert rate == pytest.approx(jiwer.wer(expected, found))
 

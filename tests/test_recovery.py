@@ -79,9 +79,8 @@ def test_rejected_text_beside_a_failure_is_answered_once():
 def test_batches_that_do_not_fit_beside_each_other_take_turns(total, tells):
     engine = engine_of(Device(total=total, tells=tells))
     asked = [windows(6, steps=(3, 1)) for _ in range(2)]
-    clients = [
-        session_of(engine, each, num_beams=beams) for each, beams in zip(asked, (1, 5), strict=True)
-    ]
+    pairs = zip(asked, (1, 5), strict=True)
+    clients = [session_of(engine, each, num_beams=beams) for each, beams in pairs]
     run(engine)
     check_answers(clients, asked)
 

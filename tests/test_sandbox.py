@@ -359,9 +359,8 @@ def template():
 def driven(script: str) -> subprocess.Popen[str]:
     """Start a parent of its own, in which `template()` is the process ID of its template."""
     command = [sys.executable, "-c", DRIVER.format(script)]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-    )
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=REPOSITORY)
 
 
 class TestParents:

@@ -72,9 +72,8 @@ def test_no_window_extends_over_a_cut(spans, data):
     spoken = hears_sound(samples)
     schedule = Schedule(samples, spoken, 10 * SAMPLE_RATE).cut_at(cuts)
     planned = schedule.planned()
-    decoded = sorted(
-        (window for batch in run(schedule, 4) for window in batch), key=lambda each: each.start
-    )
+    windows = [window for batch in run(schedule, 4) for window in batch]
+    decoded = sorted(windows, key=lambda each: each.start)
     assert tuple(decoded) == planned
     for window in planned:
         assert not any(window.start < cut < window.stop for cut in cuts)

@@ -269,9 +269,8 @@ def test_an_address_is_refused(url, error):
 def test_the_signature_is_that_of_the_specification():
     """The example of its reference implementations."""
     secret = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    headers = signed_headers(
-        secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
-    )
+    message = "msg_p5jXN8AQM9LWM0D4loKWxJek"
+    headers = signed_headers(secret, message, 1614265330, b'{"test": 2432232314}')
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 

@@ -360,9 +360,8 @@ def test_a_users_folder_keeps_bytes_and_modes(tmp_path, monkeypatch, files, said
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_another_programs_database_is_not_changed(tmp_path, version):
-    make_database(
-        tmp_path / "jobs.sqlite", f"CREATE TABLE jobs (x); PRAGMA user_version = {version}"
-    )
+    tables = f"CREATE TABLE jobs (x); PRAGMA user_version = {version}"
+    make_database(tmp_path / "jobs.sqlite", tables)
     before = state_of(tmp_path)
     with pytest.raises(StartError, match=r"jobs\.sqlite is another program's"):
         JobStore(tmp_path, MOST, MOST_BYTES, 0.0)

@@ -97,9 +97,8 @@ def test_served_fields_reach_the_endpoint_without_warnings(endpoint, fields, wan
 def test_separate_channels_are_speakers_without_diarization():
     names = ["agent", "customer"]
     for form in (names, ["agent,customer"]):
-        asked = read(
-            KnownAnswers(), response_format="diarized_json", channels="separate", channel_names=form
-        )
+        given = {"response_format": "diarized_json", "channels": "separate"}
+        asked = read(KnownAnswers(), **given, channel_names=form)
         assert asked.request.config.channel_names == names
         assert asked.request.speakers is None
         assert asked.request.warnings == ()

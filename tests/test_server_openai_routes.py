@@ -63,9 +63,8 @@ def ask(client, **fields):
 
 def raw(client, response_format, **fields):
     asked = {"response_format": response_format, **fields}
-    return client.audio.transcriptions.with_raw_response.create(
-        file=SOUND, model="whisper-1", **asked
-    )
+    create = client.audio.transcriptions.with_raw_response.create
+    return create(file=SOUND, model="whisper-1", **asked)
 
 
 def streamed(client, **fields):
@@ -309,9 +308,8 @@ def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
     truth = tiny_handler({"inputs": sound, "parameters": config})
 
     def create(**fields):
-        return true_client.audio.transcriptions.create(
-            file=sound, model="whisper-1", language="en", **fields
-        )
+        create = true_client.audio.transcriptions.create
+        return create(file=sound, model="whisper-1", language="en", **fields)
 
     assert truth["text"].strip()
     assert create().text == create(response_format="text") == truth["text"].strip()

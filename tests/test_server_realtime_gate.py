@@ -241,9 +241,8 @@ async def test_a_secret_is_no_key():
     ],
 )
 def test_a_wrong_request_for_a_secret_is_refused_by_name(body, code, param):
-    reply = asyncio.run(
-        ask(live(Drivers(), api_key=KEY), body or None, raw=json.dumps(body).encode())
-    )
+    app, content = live(Drivers(), api_key=KEY), json.dumps(body).encode()
+    reply = asyncio.run(ask(app, body or None, raw=content))
     error = reply.json["error"]
     assert (reply.status, error["code"], error["param"]) == (400, code, param)
 

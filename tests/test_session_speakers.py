@@ -87,9 +87,8 @@ async def session(endpoint, told: list[LiveEvent]):
 
     options = asked(endpoint, np.zeros(160)).options
     with ThreadPoolExecutor(1) as workers:
-        driver = LiveDriver(
-            endpoint.recogniser, workers, NoTurns(), options, send, endpoint.session_speakers
-        )
+        given = (NoTurns(), options, send, endpoint.session_speakers)
+        driver = LiveDriver(endpoint.recogniser, workers, *given)
         try:
             yield driver
         finally:
@@ -255,9 +254,8 @@ async def test_speakers_may_be_given_up_while_people_speak(endpoint, samples):
 def test_names_without_voices_are_unmatched_with_a_warning(endpoint, samples):
     endpoint.models.diarizer = TurnsOfSeconds()
     known = (ReferenceClip(name="Anna", reference="AAAA"),)
-    told = asyncio.run(
-        spoken(endpoint, samples[: 3 * 16_000], replace(SETTINGS, known_speakers=known))
-    )
+    settings = replace(SETTINGS, known_speakers=known)
+    told = asyncio.run(spoken(endpoint, samples[: 3 * 16_000], settings))
     warning = "known_speakers are ignored: the diarization model compares no voices"
     assert told[-1] == SpeakersFound((SpeakerMatch("Anna"),), (warning,))
 

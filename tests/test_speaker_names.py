@@ -98,9 +98,8 @@ def test_names_are_given_in_order_or_by_label():
 
     named = name_speakers(answer, [("", "Anna"), ("", "Bob"), ("", "Eve")])
     assert speakers(named) == ["Anna", "Bob", "Bob", None]
-    assert named["warnings"] == [
-        "--speaker-names: no speaker 3; the speakers are SPEAKER_01, SPEAKER_00"
-    ]
+    unknown = "--speaker-names: no speaker 3; the speakers are SPEAKER_01, SPEAKER_00"
+    assert named["warnings"] == [unknown]
     swapped = name_speakers(named, [(LABELS[0], "Anna"), (LABELS[1], "Bob")])
     assert speakers(swapped) == ["Bob", "Anna", "Anna", None]
     both = name_speakers(swapped, [("Bob", "Anna")])

@@ -124,9 +124,8 @@ def test_both_refuse_alike_but_under_another_key(server, other_server):
 
 def test_the_hub_clients_json(server, short, monkeypatch):
     client = servers.hub_client(server.url, "hf_clients_token", monkeypatch)
-    answer = client.automatic_speech_recognition(
-        short, extra_body={"language": "en", "diarize": False}
-    )
+    options = {"language": "en", "diarize": False}
+    answer = client.automatic_speech_recognition(short, extra_body=options)
     assert answer.text.startswith(" good morning how can i help you")
     assert answer["duration"] == SHORT_PAUSE
     with pytest.raises(BadRequestError) as caught:

@@ -108,9 +108,8 @@ def test_a_folder_gets_its_files_and_is_sent_once(fake, folder, capsys):
     )
     one = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, *options]
     assert main(one) == 0
-    assert capsys.readouterr().err == (
-        "1 recording: 0 done, 1 done before (--force transcribes it again)\n"
-    )
+    told = "1 recording: 0 done, 1 done before (--force transcribes it again)\n"
+    assert capsys.readouterr().err == told
     assert len(fake.bodies) == 2
     # A recording that was touched is the same, and one that changed is not.
     later = (folder / "deep/b.json").stat().st_mtime + 10

@@ -146,9 +146,8 @@ def test_speech_behind_the_end_of_a_text_is_written(most, seconds, timestamps):
     samples = np.concatenate([part for word in words for part in (spoken(word, 42), pause)])
     recogniser = Stops(most, timestamps)
     transcript = transcribe(samples, recogniser, language="en", timestamps=timestamps)
-    heard = [
-        int(word.removeprefix("word")) + 256 - FIRST_WORD for word in words_of(transcript.chunks)
-    ]
+    numbers = [int(word.removeprefix("word")) for word in words_of(transcript.chunks)]
+    heard = [number + 256 - FIRST_WORD for number in numbers]
     places, left = [], list(enumerate(words))
     for word in heard:
         while left[0][1] != word:
@@ -341,9 +340,8 @@ def test_every_part_is_decoded_and_marked_in_its_language():
     answers = []
     for batch_size in (1, 3, 24):
         recogniser = Bilingual()
-        transcript = transcribe(
-            bilingual_speech(), recogniser, multilingual=True, batch_size=batch_size
-        )
+        options = {"multilingual": True, "batch_size": batch_size}
+        transcript = transcribe(bilingual_speech(), recogniser, **options)
         assert (transcript.language, transcript.warnings) == ("en", ())
         assert transcript.language_probability == pytest.approx(0.995)
         spoken_in = [chunk.language for chunk in transcript.chunks]

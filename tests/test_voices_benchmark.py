@@ -124,9 +124,8 @@ def test_words_are_scored_by_every_rule():
         for place, text in enumerate(texts)
     )
     words = (*words[:2], Word(" blue", 3.2, 3.7, "X"), Word(" colour", 5.0, 5.5, "X"), words[4])
-    scored = score_words(
-        Conversation("talk", Recording("talk.flac", "en"), TRUE), Answer(words, TRUE)
-    )
+    conversation = Conversation("talk", Recording("talk.flac", "en"), TRUE)
+    scored = score_words(conversation, Answer(words, TRUE))
     assert scored == {OUR_RULE: {"errors": 1, "total": 4}, WHISPERX: {"errors": 0, "total": 4}}
 
 
@@ -138,9 +137,8 @@ def test_whisperx_gives_words_by_summed_overlap(start, end, speaker):
     assert whisperx_rule([Word(" a", start, end)], turns)[0].speaker == speaker
 
 
-TURNS = st.lists(
-    st.tuples(st.sampled_from("ABC"), st.integers(0, 20), st.integers(1, 14)), max_size=6
-)
+TURN = st.tuples(st.sampled_from("ABC"), st.integers(0, 20), st.integers(1, 14))
+TURNS = st.lists(TURN, max_size=6)
 
 
 @given(TURNS)

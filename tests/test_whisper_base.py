@@ -115,9 +115,8 @@ def test_a_sentence_said_ten_times_is_written_ten_times(models, sample, start, e
     sentence = sample[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)]
     repeated = np.tile(np.append(sentence, np.zeros(SAMPLE_RATE // 4, np.float32)), 10)
     decode = DecodeOptions(num_beams=beams)
-    transcript = Transcriber(models).transcribe(
-        repeated, TranscriptionOptions(language="en", decode=decode)
-    )
+    options = TranscriptionOptions(language="en", decode=decode)
+    transcript = Transcriber(models).transcribe(repeated, options)
     written = transcript.text.lower().count(said)
     missing = sum(each.end - each.start for each in transcript.unwritten)
     assert 8 <= written + round(missing / (end - start)) <= 12

@@ -188,9 +188,8 @@ def test_a_window_ends_early_if_one_more_completes_the_region():
 def test_speech_is_counted_in_samples():
     some = planner(10, (1, 2), (3, 5), (7, 8))
     assert some.count_speech(0, 10 * SAMPLE_RATE) == 4 * SAMPLE_RATE
-    assert (
-        some.count_speech(round(1.5 * SAMPLE_RATE), round(3.25 * SAMPLE_RATE)) == 0.75 * SAMPLE_RATE
-    )
+    start, stop = round(1.5 * SAMPLE_RATE), round(3.25 * SAMPLE_RATE)
+    assert some.count_speech(start, stop) == 0.75 * SAMPLE_RATE
     assert some.count_speech(round(5.5 * SAMPLE_RATE), round(6 * SAMPLE_RATE)) == 0
     times = np.linspace(0, 10, 101) * SAMPLE_RATE
     counted = [some.count_speech(0, round(time)) for time in times]

@@ -24,9 +24,8 @@ def watch(path: str) -> None:
 
     def note(event: str, arguments: tuple[object, ...]) -> None:
         if event in WATCHED and "whosaid.audio.sandbox.serve" not in str(arguments):
-            os.write(
-                events, f"{event} {arguments[1:] if 'connect' in event else arguments}\n".encode()
-            )
+            told = arguments[1:] if "connect" in event else arguments
+            os.write(events, f"{event} {told}\n".encode())
 
     sys.addaudithook(note)
 

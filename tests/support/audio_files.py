@@ -66,9 +66,8 @@ def wav_file(samples: NDArray[np.floating[Any]], rate: int, kind: str = "s16") -
 def _stored(samples: NDArray[np.floating[Any]], form: int, bits: int) -> bytes:
     if form == FLOAT:
         return samples.astype(f"<f{bits // 8}").tobytes()
-    integers = np.clip(
-        np.rint(samples * 2.0 ** (bits - 1)), -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1
-    )
+    most = 2.0 ** (bits - 1)
+    integers = np.clip(np.rint(samples * most), -most, most - 1)
     if bits == 8:
         return (integers + 128).astype(np.uint8).tobytes()
     return integers.astype("<i4").view(np.uint8).reshape(-1, 4)[:, : bits // 8].tobytes()
@@ -158,9 +157,8 @@ def encoded(source: bytes, name: str, *options: str) -> bytes:
 def conversation() -> NDArray[np.float32]:
     """The demo's conversation, mono at 16 kHz."""
     file = REPOSITORY / "demo" / "conversation.ogg"
-    return decode_audio(
-        file.read_bytes(), 16_000, AudioLimits(max_seconds=600, max_bytes=2**28)
-    ).samples
+    limits = AudioLimits(max_seconds=600, max_bytes=2**28)
+    return decode_audio(file.read_bytes(), 16_000, limits).samples
 
 
 def speech(seconds: float) -> NDArray[np.float64]:

@@ -172,9 +172,8 @@ def _speak_espeak(name: str, accent: str, pitch: int, speed: int, sentence: str)
     """Speak lower-case words with variant `name` of `accent`.
 
     `pitch` is 0-99, `speed` in words a minute."""
-    samples, starts = _library().speak(
-        f"{FILES.get(accent, accent)}+{name}", pitch, speed, sentence
-    )
+    variant = f"{FILES.get(accent, accent)}+{name}"
+    samples, starts = _library().speak(variant, pitch, speed, sentence)
     words = sentence.split(" ")
     return clip_from_spans(samples, words, _espeak_spans(words, starts, len(samples) / SAMPLE_RATE))
 
