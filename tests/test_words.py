@@ -103,8 +103,8 @@ def test_joined_words_are_the_text_whatever_the_tokens(tokens, language):
     assert stop == len(tokens) or not words
 
 
-texts = ["a", " b", "é", "你", "🙂", "\N{REPLACEMENT CHARACTER}"]
-fragments = st.sampled_from(texts).map(str.encode)
+characters = ["a", " b", "é", "你", "🙂", "\N{REPLACEMENT CHARACTER}"]
+fragments = st.sampled_from(characters).map(str.encode)
 parts = st.one_of(fragments, st.binary(min_size=1, max_size=3))
 
 

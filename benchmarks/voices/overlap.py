@@ -54,7 +54,7 @@ def measure(options: Namespace, path: Path) -> None:
         for name, scene in bench.scenes(options):
             bench.diarize(scene)
             for parameters in options.parameters or [{}]:
-                row = {"name": name, "parameters": json.dumps(parameters)}
+                row: dict[str, Any] = {"name": name, "parameters": json.dumps(parameters)}
                 row |= {"duration": round(scene.duration, 2), **bench.measure(scene, parameters)}
                 results.put("overlap", row, "name", "parameters")
 
