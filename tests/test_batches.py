@@ -33,7 +33,6 @@ def alone(options):
 
 
 def beside(engine, *asked):
-    """The tokens of sessions at once, each with all windows."""
     answers = interleaved(engine, [(options, windows_of()) for options in asked])
     return [tokens_of(each) for each in answers]
 

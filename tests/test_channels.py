@@ -60,7 +60,6 @@ def timed_words(answer: dict[str, Any], channel: int = 0) -> list[tuple[str, lis
 
 @pytest.fixture(scope="module")
 def alone(demo_handler, voices) -> list[dict[str, Any]]:
-    """The answers for each voice in a file of its own."""
     return [ask(demo_handler, voice, diarize=False, return_timestamps="word") for voice in voices]
 
 

@@ -44,7 +44,6 @@ def refusal(folder) -> str:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of the demo's model."""
     return shutil.copytree(DEMO, tmp_path / "m", ignore=shutil.ignore_patterns("SHA256SUMS"))
 
 
@@ -56,7 +55,6 @@ def text_of(models) -> str:
 
 @pytest.fixture(scope="module")
 def plain():
-    """The plain model, and its text of a clip."""
     models = load(DEMO)
     return models, text_of(models)
 

@@ -36,7 +36,6 @@ UNTIMED = ChunkReader(MODELS, "en", timestamps=False)
 
 
 def at(seconds: float) -> int:
-    """The timestamp token for a time in the window."""
     return BEGIN + round(seconds / 0.02)
 
 
@@ -47,7 +46,6 @@ def result_of(*tokens: int, logprob: float = -0.1, no_speech_prob: float = 0.0) 
 
 
 def samples_of(window: Window) -> np.ndarray:
-    """Noise as long as the window."""
     length = window.stop - window.start
     return np.random.default_rng(0).normal(0, 0.1, length).astype(np.float32)
 

@@ -64,10 +64,8 @@ TRANSCRIBE = [
     ("--live - --realtime", "--realtime: needs a file"),
     ("--live - --microphone x", "--microphone: cannot be used with a file"),
 ]
-DEMO = [
-    ("--output-format srt,vtt", "several need --output-dir"),
-    ("--parallel 2 --url http://a", "--parallel: needs --output-dir"),
-]
+DEMO = [("--output-format srt,vtt", "several need --output-dir")]
+DEMO.append(("--parallel 2 --url http://a", "--parallel: needs --output-dir"))
 SERVE = [
     ("--data_dir jobs --no-jobs", "--no-jobs: cannot be used with --data-dir"),
     ("--key-file x", "; did you mean --api-key-file?"),

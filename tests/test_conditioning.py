@@ -258,7 +258,6 @@ def test_graphs_are_for_plain_windows_as_before(monkeypatch):
 
 @pytest.fixture(scope="module")
 def whisper(tmp_path_factory):
-    """A checkpoint, and its models."""
     folder = save(tmp_path_factory.mktemp("whisper"), TINY, model_of(TINY, width=WIDTH))
     return folder, load_whisper(Checkpoint(str(folder)), CPU, torch.float64)
 
@@ -389,11 +388,9 @@ def test_windows_of_a_speaker_share_what_the_enrolment_takes(tmp_path):
     enrolments = [enrolment_of(seed) for seed in range(40, 49)]
 
     def encode(enrolled):
-        """Encode a window for each of the enrolments; count the launches."""
-        asked = [
-            AudioWindow(samples, target=TargetWindow(mask_of(number), each))
-            for number, (samples, each) in enumerate(zip(windows, enrolled, strict=False))
-        ]
+        pairs = enumerate(zip(windows, enrolled, strict=False))
+        targets = [(samples, TargetWindow(mask_of(n), each)) for n, (samples, each) in pairs]
+        asked = [AudioWindow(samples, target=target) for samples, target in targets]
         with LaunchCounter() as counter:
             found = encoder.encode(asked, drafted=False).main
         for number, (output, each) in enumerate(zip(found, enrolled, strict=True)):

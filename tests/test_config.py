@@ -40,10 +40,8 @@ FLOATS = {
     "compression_ratio_threshold": (0.0, 1000.0),
     "logprob_threshold": (-1000.0, 0.0),
 }
-BOOLEANS = (
-    *("diarize", "group_by_speaker", "multilingual", "highlight_words", "subtitle_speakers"),
-    *("assisted", "return_timestamps", "vad_filter"),
-)
+BOOLEANS = ("diarize", "group_by_speaker", "multilingual", "highlight_words", "subtitle_speakers")
+BOOLEANS += ("assisted", "return_timestamps", "vad_filter")
 LISTS = ("hotwords", "output", "channel_names", "channel_starts")
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 SECRET = "hf_do_not_show_me"
@@ -65,7 +63,6 @@ NUMBER_TEXTS = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+
 
 
 def typed(name, value):
-    """The value that JSON `value` stands for as parameter `name`."""
     if name in LISTS and isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if name == "channel_starts" and isinstance(value, list):

@@ -64,7 +64,6 @@ def is_sent(path: Path) -> bool:
 
 
 def in_image(path: Path) -> bool:
-    """Return whether the image has this file of the repository."""
     places = [path, *path.parents]
     named = any(place.match(pattern) for place in places for pattern in COPIED)
     return named and is_sent(path)

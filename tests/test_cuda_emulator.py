@@ -61,7 +61,6 @@ def drafting_models(ending=142):
 
 
 def check(found, expected):
-    """Texts, log-probabilities and attention are those expected."""
     assert oracle.tokens_of(found) == oracle.tokens_of(expected)
     for key, each in expected.items():
         assert found[key].log_probs == pytest.approx(each.log_probs, rel=1e-9, abs=1e-9)
@@ -241,7 +240,6 @@ def fewest_graphs(few_graphs, monkeypatch):
 
 
 def half_engine(**helpers):
-    """An engine in half precision."""
     models = oracle.models_of(HALF, None, torch.float16)
     if "assistant" in helpers:
         models = oracle.with_assistant(models, 0.1, own_encoder=helpers["assistant"] == "own")

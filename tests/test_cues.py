@@ -61,7 +61,6 @@ def rendering_of(found: Segments, layout: InferenceConfig, spare: float = 10.0) 
 
 
 def shown(srt: str) -> list[tuple[str, str, str]]:
-    """Return the texts of a file with their times."""
     entries = []
     for block in srt.rstrip("\n").split("\n\n") if srt else ():
         _, times, text = block.split("\n", 2)
@@ -106,7 +105,6 @@ def test_each_speaker_gets_the_cues_of_openai_whisper(found, layout):
 
 
 def underlined(text: str) -> str:
-    """Return the text without SubRip's underlines."""
     return text.replace("<u>", "").replace("</u>", "")
 
 
@@ -171,11 +169,9 @@ def test_block_without_word_times_is_laid_out_by_words():
 
 
 def apart(rendering: Rendering, **told: int | str) -> Rendering:
-    return replace(
-        rendering,
-        chunks=[replace(each, **told) for each in rendering.chunks],
-        segments=[replace(each, **told) for each in rendering.segments],
-    )
+    chunks = [replace(each, **told) for each in rendering.chunks]
+    blocks = [replace(each, **told) for each in rendering.segments]
+    return replace(rendering, chunks=chunks, segments=blocks)
 
 
 @settings(max_examples=40)

@@ -16,7 +16,6 @@ needs_voices = pytest.mark.skipif(not SPEAKS, reason="espeak-ng and flite speak 
 
 
 def tone(start: float, end: float, duration: float) -> np.ndarray:
-    """Return a tone of 440 Hz between two moments of silence."""
     time = np.arange(round(duration * SAMPLE_RATE)) / SAMPLE_RATE
     return (np.sin(2 * np.pi * 440 * time) * ((time >= start) & (time < end))).astype(np.float32)
 

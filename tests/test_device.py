@@ -86,7 +86,6 @@ def test_a_build_without_cuda_says_so(cuda, monkeypatch):
 
 @pytest.fixture
 def processor(monkeypatch):
-    """Sets which flags the processor has."""
 
     def have(*flags):
         for name in ("_is_avx512_bf16_supported", "_is_vnni_supported"):

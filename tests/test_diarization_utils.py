@@ -166,10 +166,8 @@ def test_errors_of_turn_ends_move_no_word(chunks, errors, count):
     worded = [chunk for chunk in chunks if chunk.words]
     spoken = [each for each in worded if each.words[-1].end - each.words[0].start > 1.5][:count]
     bounds = [(chunk.words[0].start, chunk.words[-1].end) for chunk in spoken]
-    found = [
-        SpeakerTurn(f"S{i % 2}", start + errors[i], end + errors[i + 1])
-        for i, (start, end) in enumerate(bounds)
-    ]
+    turns = [(start + errors[i], end + errors[i + 1]) for i, (start, end) in enumerate(bounds)]
+    found = [SpeakerTurn(f"S{i % 2}", *turn) for i, turn in enumerate(turns)]
     for i, chunk in enumerate(attribute(spoken, found, found)):
         assert {word.speaker for word in chunk.words} == {f"S{i % 2}"}
 

@@ -91,7 +91,6 @@ def scene(windows, frames=50, seconds=2.0, step=0.6, seed=0):
 
 
 def both(pipeline, file, activity, exclude_overlap):
-    """The embeddings by pyannote's own method and by ours."""
     by_pyannote = SpeakerDiarization.get_embeddings
     stock = by_pyannote(pipeline, file, activity, exclude_overlap=exclude_overlap)
     return stock, WindowEmbeddings(pipeline)(file, activity, exclude_overlap=exclude_overlap)
@@ -253,7 +252,6 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def dialogue():
-    """Three voices of the development set, sometimes two at once."""
     return draw_dialogues([("f5", "Mario", "belinda")], seed=11, seconds=12.0)[0].samples
 
 

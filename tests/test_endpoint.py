@@ -349,7 +349,6 @@ LOST = RuntimeError("CUDA error: an illegal memory access was encountered")
 
 @pytest.fixture
 def process_ends(monkeypatch) -> Iterator[SimpleQueue[int]]:
-    """Record the exit status instead of ending the process."""
     statuses = SimpleQueue()
     monkeypatch.setattr("whosaid.runtime.errors.SECONDS_TO_ANSWER", 0.0)
     monkeypatch.setattr("whosaid.runtime.errors.os._exit", statuses.put)

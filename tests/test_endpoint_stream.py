@@ -98,7 +98,6 @@ def endpoint(shared) -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="module")
 def recording(wav):
-    """Base64 of the first `seconds` of a conversation."""
 
     def make(seconds):
         return base64.b64encode(wav(conversation()[: seconds * 16_000])).decode()

@@ -388,7 +388,6 @@ DIFFERENT = [
 
 
 def asked_with(number):
-    """The options of that number, and what is asked with them."""
     options = DIFFERENT[number]
     return options, windows_of(options.timestamps)[number % 3 :]
 

@@ -81,7 +81,6 @@ def plain(ask):
 
 @pytest.fixture(scope="module")
 def log():
-    """Everything that is logged from the first answer on."""
     lines = io.StringIO()
     handler, root = logging.StreamHandler(lines), logging.getLogger()
     before = root.level
@@ -151,7 +150,6 @@ def test_clips_without_diarization_are_a_warning(demo_handler, monkeypatch, hum,
 
 @pytest.fixture(scope="module")
 def voices(demo_handler, clips):
-    """The voice in each clip, from an answer to a request with the clip as its audio."""
     found = {}
     for name, inputs in clips.items():
         answer = demo_handler({"inputs": inputs, "parameters": {"voices": True}})

@@ -151,7 +151,6 @@ def test_max_tokens_bounds_given_prefixes_and_drafts():
 
 
 def passes(monkeypatch, engine: DecodeEngine, window: Request, options: DecodeOptions) -> int:
-    """How many passes of the main decoder a window takes alone."""
     read, forward = [], Decoder.forward
 
     def counted(self, *arguments):

@@ -46,10 +46,8 @@ def an_answer(parameters: dict, apart: str) -> dict:
     config = InferenceConfig.read(parameters)
     heard, found = [transcript()], [diarization() if apart == "voices" else None]
     if apart == "overlap":
-        one, other = (
-            [replace(each, voice=voice) for each in transcript(shift).chunks]
-            for voice, shift in (("A", 0.0), ("B", 0.9))
-        )
+        pairs = (("A", 0.0), ("B", 0.9))
+        one, other = ([replace(it, voice=who) for it in transcript(at).chunks] for who, at in pairs)
         chunks = sorted([*one, *other], key=lambda chunk: chunk.start)
         heard, found = [replace(transcript(), chunks=tuple(chunks))], [diarization()]
     if apart == "channels":

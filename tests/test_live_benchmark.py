@@ -38,10 +38,8 @@ def stopped(second, milliseconds, item="one"):
     return of(second, "input_audio_buffer.speech_stopped", item, audio_end_ms=milliseconds)
 
 
-SENTENCE = [
-    *(delta(2.0, "No"), delta(2.9, " one"), stopped(3.0, 2900)),
-    *(delta(3.5, " hears."), completed(3.5, "No one hears.")),
-]
+SENTENCE = [delta(2.0, "No"), delta(2.9, " one"), stopped(3.0, 2900)]
+SENTENCE += [delta(3.5, " hears."), completed(3.5, "No one hears.")]
 
 
 def test_a_session_is_read_from_its_events():

@@ -43,7 +43,6 @@ def nothing_left(transcriber):
 
 @pytest.fixture
 def recogniser():
-    """A recogniser with its own thread."""
     made = Recogniser(lambda: Transcriber(loaded(SMALL), detect_speech=hears_sound), 1)
     yield made
     made.close()

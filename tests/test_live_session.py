@@ -120,7 +120,6 @@ def answered(session: LiveSession, truth: list[Spoken], wanted: WantedPass) -> N
 
 
 def of(session: LiveSession, *kinds: type) -> list:
-    """The events of these kinds since the last call."""
     return [each for each in session.take_events() if isinstance(each, kinds)]
 
 
@@ -579,7 +578,6 @@ def test_cleared_audio_and_finished_passes_are_released() -> None:
 
 
 def word(text: str, start: float, end: float, stop: int) -> HypothesisWord:
-    """A word of one token, its place."""
     return HypothesisWord(text, start, end, 0.9, stop, (stop,), (-0.1,))
 
 
@@ -659,7 +657,6 @@ def test_a_text_that_repeats_itself_is_of_no_use() -> None:
 
 
 def line(text: str, step: float = 0.5) -> list[Word]:
-    """Words of half a second."""
     return [Word(f" {each}", i * step, (i + 1) * step) for i, each in enumerate(text.split())]
 
 

@@ -38,13 +38,11 @@ STEP = 0.25  # seconds of a word or a turn
 
 
 def spoken(count: int, begin: float = 0.0) -> list[Word]:
-    """Words of a step each, one after the other."""
     starts = [begin + number * STEP for number in range(count + 1)]
     return [Word(f" w{n}", *span) for n, span in enumerate(pairwise(starts))]
 
 
 def completed(item: str, words: Sequence[Word]) -> Completed:
-    """An item's text; its audio is all speech."""
     text = "".join(word.text for word in words)
     span = words[0].start, words[-1].end
     chunk = Chunk(text, *span, words=tuple(words))
@@ -159,7 +157,6 @@ def test_turns_known_gradually_give_a_files_segments(who, sizes, steps, last):
 
 
 def joined(found: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
-    """Return the turns, with continued ones joined."""
     whole: list[SpeakerTurn] = []
     for turn in found:
         if whole and (whole[-1].speaker, whole[-1].end) == (turn.speaker, turn.start):
@@ -384,10 +381,8 @@ def decoded(item: str, words: Sequence[Word], samples: np.ndarray, begin: int, s
 def both():
     """Two items of ten seconds in which B speaks over A, and one in which only A speaks."""
     samples, second = noise(30.0), SAMPLE_RATE
-    items = [
-        decoded(str(n), spoken(36, 10.0 * n), samples, 10 * n * second, (10 * n + 10) * second)
-        for n in range(3)
-    ]
+    tens = [(n, 10 * n * second, (10 * n + 10) * second) for n in range(3)]
+    items = [decoded(str(n), spoken(36, 10.0 * n), samples, *span) for n, *span in tens]
     return samples, items
 
 

@@ -111,7 +111,6 @@ def test_a_threshold_scales_all_three():
 
 @pytest.fixture(scope="module")
 def quiet(detector) -> tuple[np.ndarray, list[Turn]]:
-    """Quiet speech, and its turns where all of it comes at once."""
     samples = conversation()[: 5 * SAMPLE_RATE] * np.float32(0.01)
     return samples, turns_in(detector, samples, 6 * SAMPLE_RATE)
 

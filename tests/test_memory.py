@@ -54,7 +54,6 @@ def memory():
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch):
-    """The host's reported memory: unknown until a test sets it."""
     told = SimpleNamespace(memory=None)
     monkeypatch.setattr(memory_module, "host_memory", lambda: told.memory)
     return told
@@ -76,7 +75,6 @@ def tell_cuda(monkeypatch, memory, free, total, cached=0):
 
 @pytest.fixture(params=["cuda", "cpu"])
 def set_free(request, monkeypatch, memory, host):
-    """Sets how many rows are free beside the headroom, on either device."""
 
     def set_free(rows, total=HEADROOM_BYTES):
         if request.param == "cuda":
@@ -89,7 +87,6 @@ def set_free(request, monkeypatch, memory, host):
 
 
 def marked(state):
-    """Tensors of all kinds that a row has."""
     return [state.rows.length, *state.cache.text, *state.cache.cross_values]
 
 

@@ -18,7 +18,6 @@ CPU = torch.device("cpu")
 
 
 def decoded(models, windows, options, max_tokens=None):
-    """The tokens of the windows, and the decoding's statistics."""
     prompt = models.special_tokens.prompt("en", "transcribe", timestamps=True)
     requests = [Request(key, each, prompt, max_tokens) for key, each in enumerate(windows)]
     results, stats = decode(DecodeEngine(models), requests, options)

@@ -90,11 +90,9 @@ def test_alerts_and_panels_read_metrics_that_exist():
 def test_promtool_accepts_alerts_and_panels(tmp_path):
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     plain = str.maketrans({"$": ""})
-    rules = [
-        {"record": f"panel:{number}", "expr": target["expr"].translate(plain)}
-        for number, panel in enumerate(dashboard["panels"])
-        for target in panel["targets"]
-    ]
+    panels = enumerate(dashboard["panels"])
+    queries = [(number, it["expr"]) for number, panel in panels for it in panel["targets"]]
+    rules = [{"record": f"panel:{number}", "expr": it.translate(plain)} for number, it in queries]
     panels = tmp_path / "panels.yml"
     panels.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     for file in (ALERTS, panels):

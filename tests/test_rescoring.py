@@ -123,10 +123,8 @@ def test_the_best_alternatives_that_do_not_overlap_are_accepted():
     random = np.random.default_rng(0)
     for _ in range(50):
         starts = random.integers(0, 12, 8).tolist()
-        proposed = [
-            Alternative(start, start + int(random.integers(1, 4)), (place,))
-            for place, start in enumerate(starts)
-        ]
+        lengths = [int(random.integers(1, 4)) for _ in starts]
+        proposed = [Alternative(s, s + lengths[n], (n,)) for n, s in enumerate(starts)]
         margins = random.normal(size=8).tolist()
         accepted = accept_alternatives(proposed, margins)
         assert accepted == sorted(accepted)

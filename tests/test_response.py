@@ -26,11 +26,9 @@ from whosaid.transcript import (
     Word,
 )
 
-WORDS = (
-    Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9),
-    Word(" morning", 0.2, 0.4, "SPEAKER_00", 0.75),
-    Word(" yes", 0.5, 0.9, "SPEAKER_01", 0.5, overlap=True),
-)
+MORNING = Word(" morning", 0.2, 0.4, "SPEAKER_00", 0.75)
+YES = Word(" yes", 0.5, 0.9, "SPEAKER_01", 0.5, overlap=True)
+WORDS = (Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9), MORNING, YES)
 GREETING = Chunk(" good morning", 0.0, 0.4, -0.12345, 0.01, WORDS[:2])
 CHUNKS = (GREETING, Chunk(" yes", 0.5, 0.9, -0.5, 0.25, WORDS[2:]))
 FIRST = SpeakerSegment("SPEAKER_00", " good morning", 0.0, 0.4, WORDS[:2])
@@ -108,10 +106,8 @@ def test_every_requested_output_is_a_text():
 
 
 def test_only_multilingual_answers_have_languages():
-    words = [
-        Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9, language="en"),
-        Word(" ja", 0.5, 0.9, "SPEAKER_00", 0.5, language="de"),
-    ]
+    german = Word(" ja", 0.5, 0.9, "SPEAKER_00", 0.5, language="de")
+    words = [Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9, language="en"), german]
     chunks = tuple(
         Chunk(word.text, word.start, word.end, words=(word,), language=word.language)
         for word in words
@@ -146,10 +142,9 @@ def test_unspoken_text_is_answered_with_its_place():
 def test_known_speakers_are_answered_if_given():
     told = (SpeakerMatch("Anna", "SPEAKER_00", 0.123456, True), SpeakerMatch("Bob"))
     body = answered(replace(WITH_SPEAKERS, known_speakers=told))
-    assert body["known_speakers"] == [
-        {"name": "Anna", "label": "SPEAKER_00", "similarity": 0.1235, "matched": True},
-        {"name": "Bob", "label": None, "similarity": None, "matched": False},
-    ]
+    anna = {"name": "Anna", "label": "SPEAKER_00", "similarity": 0.1235, "matched": True}
+    bob = {"name": "Bob", "label": None, "similarity": None, "matched": False}
+    assert body["known_speakers"] == [anna, bob]
     assert "known_speakers" not in answered()
 
 

@@ -248,10 +248,8 @@ INVALID = (
     *("https://a.test/ x", "https://a.test/\r\nHost: b", "https://a.test/\n", "https://a.test/#x"),
     *("ftp://a.test/", "//a.test/", "", "https://a.test/" + "x" * 2000, "https://a.test:65536/"),
 )
-UNLISTED = (
-    *("https://a.test:444/", "https://a.test:65535/", "https://a.test./", "https://x.a.test/"),
-    "https://127.1/",
-)
+UNLISTED = ("https://a.test:444/", "https://a.test:65535/", "https://a.test./", "https://127.1/")
+UNLISTED += ("https://x.a.test/",)
 
 
 @pytest.mark.parametrize(

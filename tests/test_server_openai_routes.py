@@ -124,11 +124,9 @@ def test_every_diarized_segment_has_a_speaker_by_letter(client, endpoint):
     given = ask(client, response_format="diarized_json")
     assert (given.task, given.duration, given.text) == ("transcribe", 31.5, TEXT)
     found = [(each.id, each.speaker, each.text, each.start, each.end) for each in given.segments]
-    assert found == [
-        ("seg_000", "A", " Good morning.", 0.1, 1.0),
-        ("seg_001", "B", " Yes!", 1.5, 2.0),
-        ("seg_002", "B", " Hm.", 30.5, 31.0),
-    ]
+    first = ("seg_000", "A", " Good morning.", 0.1, 1.0)
+    second = ("seg_001", "B", " Yes!", 1.5, 2.0)
+    assert found == [first, second, ("seg_002", "B", " Hm.", 30.5, 31.0)]
     assert endpoint.asked.config.diarize
 
 
@@ -331,11 +329,9 @@ def test_clips_reach_the_service_and_names_the_client(client, endpoint):
     told = (SpeakerMatch("Anna", "SPEAKER_01", 0.9, True), SpeakerMatch("Eve", "SPEAKER_00", 0.1))
     named = renamed(dataclasses.replace(SPOKEN, known_speakers=told), {"SPEAKER_01": "Anna"})
     endpoint.give(named)
-    asked = {
-        "response_format": "diarized_json",
-        "known_speaker_names": ["Anna", "Eve"],
-        "known_speaker_references": ["data:audio/wav;base64,AAAA", "data:audio/wav;base64,BBBB"],
-    }
+    asked = {"response_format": "diarized_json", "known_speaker_names": ["Anna", "Eve"]}
+    clips = ["data:audio/wav;base64,AAAA", "data:audio/wav;base64,BBBB"]
+    asked["known_speaker_references"] = clips
     answer = ask(client, **asked)
     assert [each.speaker for each in answer.segments] == ["Anna", "A", "A"]
     assert [each["label"] for each in answer.known_speakers] == ["Anna", "A"]

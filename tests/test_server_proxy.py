@@ -72,10 +72,8 @@ def proxied(
     site = re.sub(r"\$\{(\w+)\}", lambda found: values[found[1]], TEMPLATE)
     for directive, value in changes.items():
         site = re.sub(rf"(?m)^(\s*{directive}) .*;", rf"\1 {value};", site)
-    temporary = "".join(
-        f"{name}_temp_path {folder}/{name};\n"
-        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "".join(f"{name}_temp_path {folder}/{name};\n" for name in kinds)
     file = folder / "nginx.conf"
     file.write_text(
         f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n"
@@ -176,10 +174,8 @@ def test_a_client_that_stops_sending_is_closed(tmp_path, certificate, directive,
 def test_requests_and_connections_of_one_address_are_limited(tmp_path, certificate):
     endpoint, gate = served()
     with listening(DrainingServer(gate, endpoint, 600)) as where:
-        few = {
-            "limit_req_zone": "$binary_remote_addr zone=requests:10m rate=1r/m",
-            "limit_req": "zone=requests burst=2 nodelay",
-        }
+        few = {"limit_req_zone": "$binary_remote_addr zone=requests:10m rate=1r/m"}
+        few["limit_req"] = "zone=requests burst=2 nodelay"
         with proxied(tmp_path, certificate, where, **few) as proxy:
             statuses = [proxy.ask("GET", "/asr/health").status_code for _ in range(5)]
             assert statuses == [200] * 3 + [429] * 2

@@ -18,7 +18,6 @@ TURNS = [("SPEAKER_00", " Good <b>morning</b>."), (None, " Hm."), ("SPEAKER_01",
 
 
 def an_answer(turns=TURNS) -> dict:
-    """An answer of the endpoint with a second for every word."""
     speakers, now = [], 0.0
     for speaker, text in turns:
         words = []

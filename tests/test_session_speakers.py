@@ -64,13 +64,11 @@ class Told(list[LiveEvent]):
 
 @pytest.fixture(scope="module")
 def samples() -> np.ndarray:
-    """Eight seconds of two people."""
     return conversation()[: 8 * 16_000]
 
 
 @pytest.fixture
 def endpoint(demo_endpoint, monkeypatch):
-    """An endpoint whose diarizer a test may change."""
     monkeypatch.setattr(demo_endpoint.models, "diarizer", demo_endpoint.diarizer)
     return demo_endpoint
 
@@ -96,7 +94,6 @@ async def session(endpoint, told: list[LiveEvent]):
 
 
 async def say(driver: LiveDriver, samples: np.ndarray) -> None:
-    """Append samples as 16-bit integers, bit by bit."""
     data = np.rint(samples * 32_768).clip(-32_768, 32_767).astype("<i2").tobytes()
     for start in range(0, len(data), PIECE):
         await driver.append(data[start : start + PIECE])
@@ -285,7 +282,6 @@ def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples,
 
 
 def as_kept(samples: np.ndarray) -> np.ndarray:
-    """The samples as a session keeps them."""
     kept = AudioBuffer()
     kept.append((np.rint(samples * 32_768) / 32_768).astype(np.float32))
     return kept.samples(0, kept.stop)

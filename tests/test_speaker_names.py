@@ -14,7 +14,6 @@ TEXTS = (" Good <b>morning</b>, SPEAKER_01: hello.", " =1 + 1", ' "How"\tare {yo
 
 
 def segments(names: tuple[str, str]) -> list[SpeakerSegment]:
-    """Segments of two speakers by turns, one with an unknown speaker."""
     speakers = (names[0], names[1], None)
     made = []
     for number, (text, speaker) in enumerate(zip(TEXTS, speakers, strict=True)):
@@ -34,7 +33,6 @@ def files(names: tuple[str, str]) -> dict[str, str]:
 
 
 def spoken(names: tuple[str, str]) -> list[dict]:
-    """The segments as an answer has them."""
     return [
         {
             "speaker": each.speaker,

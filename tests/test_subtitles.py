@@ -52,7 +52,6 @@ def recorded(draw, letters=LETTERS, longest=50):
 
 
 def rendering_of(words: list[Word], duration: float = 100.0) -> Rendering:
-    """A chunk and a segment for every three words of one speaker."""
     chunks, segments = [], []
     groups: list[list[Word]] = []
     for word in words:
@@ -297,10 +296,8 @@ def test_without_speakers_the_chunks_are_shown():
 
 @pytest.mark.parametrize("form", ["srt", "vtt", "txt", "tsv", "rttm"])
 def test_no_speech_is_an_empty_file_of_its_format(form):
-    assert FORMATS[form](Rendering(1.0, ())) == {
-        "vtt": "WEBVTT\n",
-        "tsv": "start\tend\ttext\tspeaker\n",
-    }.get(form, "")
+    empty = {"vtt": "WEBVTT\n", "tsv": "start\tend\ttext\tspeaker\n"}
+    assert FORMATS[form](Rendering(1.0, ())) == empty.get(form, "")
 
 
 def test_half_a_letter_is_shown():
@@ -339,7 +336,6 @@ ABBREVIATED = (
 
 
 def sentences(words: list[Word]) -> str:
-    """The text of the words, with a bar between sentences."""
     ends = [sentence_ends_between(*pair) for pair in pairwise(words)]
     return "".join(w.text + "|" * end for w, end in zip(words, [*ends, False], strict=True))
 

@@ -18,10 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.reliability, pytest.mark.timeout(600
 
 RAW = {"language": "en", "batch_size": "4", "diarize": "false", "output": "srt,vtt"}
 # Of the request's options, those that lead another way through the models than no options.
-REQUESTS = {
-    "assisted": {"diarize": False, "assisted": None, "batch_size": 8},
-    "told language": {"diarize": False, "language": "en", "chunk_length_s": 15},
-}
+REQUESTS = {"assisted": {"diarize": False, "assisted": None, "batch_size": 8}}
+REQUESTS["told language"] = {"diarize": False, "language": "en", "chunk_length_s": 15}
 # Seconds, in pauses of the conversation: before the first two have spoken, before the second three,
 # before the third each of them several times.
 SHORT_PAUSE, PAUSE, LONG_PAUSE = 9.9, 40.3, 64.3

@@ -87,7 +87,6 @@ def expected(tiny_handler, stereo) -> dict:
 
 
 def said(answer: dict) -> list[tuple]:
-    """Times, speaker, channel and text of each turn."""
     turns = answer["speakers"]
     return [(*each["timestamp"], each["speaker"], each["channel"], each["text"]) for each in turns]
 

@@ -103,7 +103,6 @@ def standard_input(monkeypatch, data: bytes | None = None) -> Iterator[None]:
 
 @pytest.fixture
 def at_once(monkeypatch) -> None:
-    """Another session is tried without a pause."""
     monkeypatch.setattr(live_remote, "LEAST_PAUSE", 0.0)
     monkeypatch.setattr(live_remote, "MOST_PAUSE", 0.01)
 
@@ -584,7 +583,6 @@ def chunk(name: bytes, content: bytes) -> bytes:
 
 
 def wav(rate: int, body: bytes, channels: int = 1, size: int | None = None) -> bytes:
-    """A WAV file with another chunk before its samples."""
     form = struct.pack("<HHIIHH", 1, channels, rate, rate * 2, 2, 16)
     size = len(body) if size is None else size
     inside = b"WAVE" + chunk(b"LIST", b"odd") + chunk(b"fmt ", form)

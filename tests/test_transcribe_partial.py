@@ -27,7 +27,6 @@ OPTIONS = [{"language": "en", "chunk_length_s": 2}, {"multilingual": True}, {"te
 
 @pytest.fixture
 def decoded(monkeypatch) -> list[object]:
-    """Return the windows that were sent to the engine."""
     windows: list[object] = []
     add = Session.add
 

@@ -205,7 +205,6 @@ def texts_of(said: str, *names: str) -> dict[str, str]:
 
 
 def replaced_recording(folder: Path, formats: tuple[str, ...]) -> Recording:
-    """Make a recording that has changed since its answer."""
     folder.mkdir()
     recording = Recording(folder / "a.ogg", folder / "a")
     recording.path.write_bytes(b"sound")
@@ -215,7 +214,6 @@ def replaced_recording(folder: Path, formats: tuple[str, ...]) -> Recording:
 
 
 def run(recording: Recording, formats: tuple[str, ...], said: str) -> None:
-    """Write like a run without --force."""
     work = sparing(needed_work(recording, REQUEST, formats, anew=False), "")
     if work.transcribes:
         write_outputs(recording, an_answer(recording, said), work.write)

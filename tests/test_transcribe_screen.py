@@ -22,14 +22,12 @@ ANEW = "the next run begins it anew"
 
 @pytest.fixture
 def time_passes(monkeypatch) -> None:
-    """Advance the clock by ten seconds whenever it is read."""
     seconds = count(100.0, 10.0)
     monkeypatch.setattr(screen.time, "monotonic", lambda: next(seconds))
 
 
 @pytest.fixture
 def lines(capsys) -> Callable[[], list[str]]:
-    """Return the lines shown since the last call."""
     return lambda: capsys.readouterr().err.splitlines()
 
 

@@ -330,7 +330,6 @@ class Bilingual(Recogniser):
 
 
 def bilingual_speech() -> np.ndarray:
-    """12 s of English, 12 s of German, 12 s of English."""
     gap = np.zeros(25 * SAMPLES_PER_TOKEN, np.float32)
     words = [*range(10, 18), *range(8), *range(18, 26)]
     return np.concatenate([np.append(spoken(word, 50), gap) for word in words])

@@ -75,7 +75,6 @@ def test_a_cpu_pads_nothing():
 
 
 def listed_heads():
-    """Heads that draft from a shortlist."""
     models = random_heads(models_of(TINY, 142), 5, LINEAR, scale=0.02)
     listed = torch.arange(50, 50 + 8 * TOKENS + 1)
     return dataclasses.replace(models, medusa=dataclasses.replace(models.medusa, shortlist=listed))

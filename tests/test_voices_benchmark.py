@@ -169,10 +169,9 @@ def test_clips_name_people_but_no_strangers():
     """Ann and Bob talk in both recordings, Cid in the second alone, Dot in neither. Everybody
     sounds like themselves and like nobody else."""
     axes = dict(zip("abcd", np.eye(4), strict=True))
-    turns = {
-        "one": (SpeakerTurn("a", 0.0, 8.0), SpeakerTurn("b", 8.0, 10.0), SpeakerTurn("b", 11, 15)),
-        "two": (SpeakerTurn("a", 0.0, 6.0), SpeakerTurn("b", 6.0, 9.0), SpeakerTurn("c", 9, 15)),
-    }
+    first = (SpeakerTurn("a", 0.0, 8.0), SpeakerTurn("b", 8.0, 10.0), SpeakerTurn("b", 11, 15))
+    second = (SpeakerTurn("a", 0.0, 6.0), SpeakerTurn("b", 6.0, 9.0), SpeakerTurn("c", 9, 15))
+    turns = {"one": first, "two": second}
     heard = []
     for name, spoken in turns.items():
         each = Conversation(name, Recording(name), spoken)

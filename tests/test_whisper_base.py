@@ -74,7 +74,6 @@ def sample() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def heard(models, sample) -> Transcript:
-    """Return the sample's transcript with words, as the endpoint makes it."""
     return Transcriber(models).transcribe(sample, WORDS)
 
 

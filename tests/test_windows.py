@@ -44,7 +44,6 @@ def planner_of(lengths: list[tuple[float, float]]) -> tuple[WindowPlanner, float
 
 
 def windows_of(plan: WindowPlanner) -> list[SampleSpan]:
-    """The windows of a recording in which every one is decoded to its end."""
     found = []
     for region in plan.regions():
         start = region.start

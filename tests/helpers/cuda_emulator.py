@@ -419,7 +419,6 @@ class Emulator(TorchFunctionMode):
     def graph(
         self, graph: EmulatedGraph, pool: Pool, stream: Stream, capture_error_mode: str
     ) -> Iterator[None]:
-        """Stand in for torch.cuda.graph."""
         assert capture_error_mode == "thread_local"
         self.captures += 1
         self.clock += self.capture_seconds
@@ -447,7 +446,6 @@ class Emulator(TorchFunctionMode):
 
     @contextlib.contextmanager
     def on_stream(self, stream: Stream | None) -> Iterator[None]:
-        """Stand in for torch.cuda.stream."""
         before, self.stream = self.stream, stream
         try:
             yield
@@ -455,7 +453,6 @@ class Emulator(TorchFunctionMode):
             self.stream = before
 
     def event(self) -> Any:
-        """Stand in for torch.cuda.Event."""
         emulator = self
 
         class Event:

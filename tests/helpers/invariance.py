@@ -151,7 +151,6 @@ def _speakers(answer: Answer) -> set[str]:
 
 
 def _unnamed(lines: Iterable[str]) -> Iterator[str]:
-    """Return lines without the speaker's name before them."""
     return (re.sub(r"^SPEAKER_\d\d: ", "", line) for line in lines)
 
 
@@ -190,7 +189,6 @@ def _channels(*shares: float) -> Callable[[Samples], Altered]:
 
 
 def _clipped(samples: Samples) -> Altered:
-    """Clip the samples at half of their peak."""
     peak = np.abs(samples).max()
     return Altered((2 * samples / peak).clip(-1, 1))
 

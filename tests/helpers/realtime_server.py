@@ -69,7 +69,6 @@ class Talk:
 
 
 def words(text: str, start: float, speaker: str | None = None) -> list[dict]:
-    """The words of a text, half a second each."""
     places = [(word, start + place / 2) for place, word in enumerate(text.split())]
     said = {"probability": 0.9, "speaker": speaker}
     return [{"word": f" {word}", "start": at, "end": at + 0.4, **said} for word, at in places]

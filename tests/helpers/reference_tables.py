@@ -36,7 +36,6 @@ def sentence(text: str | None) -> str:
 
 
 def values(schema: dict[str, Any]) -> str:
-    """Describe the JSON values of a schema, except null."""
     if "anyOf" in schema:
         return ", ".join(values(each) for each in schema["anyOf"] if each["type"] != "null")
     if "enum" in schema:

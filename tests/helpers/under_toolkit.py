@@ -80,7 +80,6 @@ def endpoint() -> frozenset[str]:
 
 @cache
 def file_of(module: str) -> Path | None:
-    """Return a module's file in this repository; None for any other module."""
     path = REPOSITORY.joinpath(*module.split("."))
     files = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in files if file.is_file()), None)

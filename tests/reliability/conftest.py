@@ -42,7 +42,6 @@ def hf(models, tmp_path_factory) -> Iterator[Subject]:
 
 @pytest.fixture
 def subject_of(request) -> Callable[[str], Subject]:
-    """Return a server by its name, started at the first use."""
     return lambda kind: request.getfixturevalue({OURS: "ours", HF_SERVE: "hf"}[kind])
 
 

@@ -118,7 +118,6 @@ def test_much_of_anything_is_refused_in_little_memory(ours, size):
 
 @cache
 def fuzzed(files: int, bodies: int) -> dict[int, Any]:
-    """This many files and bodies, by number."""
     file, nonsense = file_bodies(0), nonsense_bodies(0)
     return dict(enumerate([*map(file, range(files)), *map(nonsense, range(bodies))]))
 

@@ -66,7 +66,6 @@ def heard(recordings) -> dict[Recording, NDArray[np.float32]]:
 
 @pytest.fixture(scope="module")
 def models(whisper_base_folder) -> WhisperModels:
-    """Float32 models with an assistant, like the endpoint's."""
     models = load_whisper(Checkpoint(str(whisper_base_folder)), torch.device("cpu"), torch.float32)
     return with_assistant(models, DISTURBED)
 
@@ -92,7 +91,6 @@ def windows(models, heard) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def reference(models) -> WhisperModels:
-    """Return the results of transformers' own decoding."""
     return dataclasses.replace(models, model=steered_by_rules_alone(models))
 
 
@@ -139,7 +137,6 @@ MOST_OTHER = {"peak at -40 dB": 4, "peak at -70 dB": 8}
 
 @pytest.fixture(scope="module")
 def excerpts(heard) -> dict[Recording, Samples]:
-    """The beginnings of five recordings, in three languages, up to a pause."""
     detect, most, found = SpeechDetector(), round(SECONDS * SAMPLE_RATE), {}
     for recording, samples in heard.items():
         if recording.name.startswith(EXCERPTS):
@@ -167,7 +164,6 @@ def handler(whisper_base_folder, tmp_path_factory) -> EndpointHandler:
 
 @pytest.fixture(scope="module")
 def answers(handler, excerpts) -> dict[str, list[tuple[Options, Answer]]]:
-    """The answers for each excerpt under 40 combinations of options."""
     table, found = table_of_options(40), {}
     for recording, samples in excerpts.items():
         asked = ({"language": recording.language, **options} for options in table)

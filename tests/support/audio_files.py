@@ -46,7 +46,6 @@ def chirp(
 
 
 def tone(rate: int, seconds: float, frequency: float) -> NDArray[np.float64]:
-    """A sine of amplitude 0.5."""
     return chirp(rate, seconds, frequency, frequency)
 
 

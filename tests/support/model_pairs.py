@@ -141,7 +141,6 @@ def _random_model(size: Size, device: torch.device, dtype: torch.dtype) -> PreTr
 
 
 def _initialise(config: Any, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A model of random weights; `config` is a WhisperConfig."""
     torch.manual_seed(SEED)
     with device:
         model: Any = WhisperForConditionalGeneration(config)

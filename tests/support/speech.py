@@ -294,7 +294,6 @@ def _draw_between(bounds: tuple[int, int], generator: np.random.Generator) -> in
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """Every word that sentences are made of, sorted."""
     slots = grammar()["slots"].values()
     texts = [*grammar()["templates"], *(entry for entries in slots for entry in entries)]
     return tuple(sorted({word for text in texts for word in PLACEHOLDER.sub("", text).split()}))

@@ -148,7 +148,6 @@ def model_of(
 
 
 def _initialise(config: Any, dtype: torch.dtype) -> transformers.PreTrainedModel:
-    """A model of random weights; `config` is a WhisperConfig."""
     model: Any = transformers.WhisperForConditionalGeneration(config)
     initialised: transformers.PreTrainedModel = model.to(dtype).eval()
     return initialised
