@@ -73,8 +73,8 @@ def placed(script: str, *texts: str) -> tuple[list[str], str]:
     text, windows = run_steps(place_text(words, windows_of(*texts)))
     by_window = ["" for _ in texts]
     for each in windows:
-        text = " ".join(script.split()[word] for word in each.words)
-        by_window[each.window.start // SAMPLE_RATE] = text
+        spoken = " ".join(script.split()[word] for word in each.words)
+        by_window[each.window.start // SAMPLE_RATE] = spoken
     return by_window, " ".join(script.split()[word] for word in sorted(text.recognised))
 
 

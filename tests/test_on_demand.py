@@ -145,7 +145,7 @@ def test_an_idle_handler_holds_no_weights_and_answers_as_before(whisper_folder, 
     transcriber = made.endpoint.recogniser.transcriber
     parts = (transcriber.engine, *transcriber.models.model.weights.values())
     held = [weakref.ref(each) for each in parts]
-    del transcriber
+    del transcriber, parts
     made.endpoint._models._unload_unused()  # as if the hour had passed
     gc.collect()
     assert made.endpoint.idle

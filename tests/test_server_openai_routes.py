@@ -330,8 +330,8 @@ def test_clips_reach_the_service_and_names_the_client(client, endpoint):
     named = renamed(dataclasses.replace(SPOKEN, known_speakers=told), {"SPEAKER_01": "Anna"})
     endpoint.give(named)
     asked = {"response_format": "diarized_json", "known_speaker_names": ["Anna", "Eve"]}
-    clips = ["data:audio/wav;base64,AAAA", "data:audio/wav;base64,BBBB"]
-    asked["known_speaker_references"] = clips
+    urls = ["data:audio/wav;base64,AAAA", "data:audio/wav;base64,BBBB"]
+    asked["known_speaker_references"] = urls
     answer = ask(client, **asked)
     assert [each.speaker for each in answer.segments] == ["Anna", "A", "A"]
     assert [each["label"] for each in answer.known_speakers] == ["Anna", "A"]

@@ -258,8 +258,10 @@ def test_no_other_thread_closes_a_running_step():
 def test_cancelled_work_is_forgotten_while_other_work_runs():
     held = Held()
     samples = [set(), set()]  # stand-ins, to which weak references are possible
-    works = [in_one_step(partial(id, each)) for each in samples]
-    asked = [held.queue.submit(QueuedAudio(n), work) for n, work in enumerate(works)]
+    asked = [
+        held.queue.submit(QueuedAudio(number), in_one_step(partial(id, each)))
+        for number, each in enumerate(samples)
+    ]
     cancelled, kept = map(weakref.ref, samples)
     del samples
     assert asked[0].cancel()

@@ -95,8 +95,8 @@ def said(answer: dict) -> list[tuple]:
 async def test_json_forms_and_jobs_take_several_files(tiny_endpoint, files, expected, tmp_path):
     encoded = [base64.b64encode(each).decode() for each in files]
     content = json.dumps({"inputs": encoded, "parameters": WANTED}).encode()
-    form = "--x\r\nContent-Disposition: form-data; name={}\r\n\r\n"
-    lines = [form.format(name) for name in ("file", "parameters")]
+    head = "--x\r\nContent-Disposition: form-data; name={}\r\n\r\n"
+    lines = [head.format(name) for name in ("file", "parameters")]
     form = b"".join(lines[0].encode() + each + b"\r\n" for each in files)
     form += lines[1].encode() + json.dumps(WANTED).encode() + b"\r\n--x--\r\n"
     store = JobStore(tmp_path, 9, 2**30, 0.0)

@@ -50,8 +50,8 @@ def quiet(seconds):
 
 
 def test_recordings_without_turns_are_skipped(tmp_path):
-    talk = (quiet(8), TRUE, {"words": {"A": "yes"}, "language": "de"})
-    folder = folder_of(tmp_path, talk=talk, unknown=(quiet(1), (), {}))
+    entry = (quiet(8), TRUE, {"words": {"A": "yes"}, "language": "de"})
+    folder = folder_of(tmp_path, talk=entry, unknown=(quiet(1), (), {}))
     (talk,) = load_conversations(folder)
     assert (talk.name, talk.turns, talk.words, talk.speakers) == ("talk", TRUE, {"A": "yes"}, 2)
     assert talk.recording == Recording(folder / "talk.flac", "de")

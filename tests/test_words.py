@@ -111,8 +111,8 @@ parts = st.one_of(fragments, st.binary(min_size=1, max_size=3))
 @given(st.lists(st.tuples(parts, st.booleans()), max_size=40))
 def test_pieces_are_the_shortest_runs_of_whole_characters(entries):
     """Tokens are characters, single bytes of them, or bytes that are no text."""
-    parts = [[bytes([each]) for each in part] if split else [part] for part, split in entries]
-    tokens = [token for part in parts for token in part]
+    cut = [[bytes([each]) for each in part] if split else [part] for part, split in entries]
+    tokens = [token for part in cut for token in part]
     counted = 0
 
     def decode(ids):

@@ -262,8 +262,7 @@ def _check_precision(subject: Subject, windows: Sequence[Request], plain: Texts)
     if subject.dtype != torch.float16:
         return leave_out(name, f"{NO_GPU}: it computes in {_short(subject.dtype)}")
     weights = subject.transcriber.models.model.named_parameters()
-    parameters = sum(weight.numel() for _, weight in weights)
-    few = subject.quick or parameters > LARGE_PARAMETERS
+    few = subject.quick or sum(weight.numel() for _, weight in weights) > LARGE_PARAMETERS
     chosen = windows[:FEW_WINDOWS] if few else windows
     exact, _ = decode(subject.reference(), chosen, GREEDY)
     return _compare_texts(subject, name, exact, {number: plain[number] for number in exact})

@@ -63,8 +63,8 @@ def measure(options: Namespace, path: Path) -> None:
     with started(OURS, environment) as server, closing(rival) if rival else nullcontext():
         plays = Plays(server.url, recordings)
         for each in recordings:
-            name, facts = each.recording.name, each.recording.facts(each.seconds)
-            results.content["recordings"][name] = {**facts, "file": plays.known[name][0]}
+            name, known = each.recording.name, each.recording.facts(each.seconds)
+            results.content["recordings"][name] = {**known, "file": plays.known[name][0]}
         beside = body_of(speech.joined(recordings, file), diarize=False)
         _alone(plays, rival, results)
         for count in clients:

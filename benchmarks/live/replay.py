@@ -58,7 +58,8 @@ async def replay(
     try:
         async with asyncio.timeout(longest), connect(address, max_size=None, proxy=None) as socket:
             started = time.perf_counter()
-            await socket.send(json.dumps(_settings(language)))
+            with suppress(ConnectionClosed):
+                await socket.send(json.dumps(_settings(language)))
             speaking = _speak(socket, samples, started, done)
             await asyncio.gather(speaking, _hear(socket, started, done))
             if socket.close_code != NORMAL:

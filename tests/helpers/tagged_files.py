@@ -65,8 +65,8 @@ def matroska(count: int, size: int = 32_000) -> bytes:
     track = element("d7", b"\1") + element("73c5", b"\1") + element("83", b"\2")
     track += element("86", b"A_PCM/INT/LIT") + element("e1", rate)
     sound = two_seconds()[-32_000:]
-    parts = [(start // 32, sound[start : start + size]) for start in range(0, len(sound), size)]
-    blocks = [element("a3", struct.pack(">BhB", 0x81, at, 0x80) + part) for at, part in parts]
+    cut = [(start // 32, sound[start : start + size]) for start in range(0, len(sound), size)]
+    blocks = [element("a3", struct.pack(">BhB", 0x81, at, 0x80) + part) for at, part in cut]
     parts = [
         element("1549a966", element("2ad7b1", (1_000_000).to_bytes(3, "big"))),
         element("1654ae6b", element("ae", track)),

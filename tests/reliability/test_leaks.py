@@ -30,8 +30,8 @@ def test_mixed_requests_leave_nothing_behind(subject_of, expected, kind, before,
     _settle(subject)
     grown, now = subject.resident - held, subject.footprint
     print(f"{kind}: {count} requests, RSS {grown:+.1f} MiB, {footprint} -> {now}")
-    refused = {REFUSALS[name][1] for name in REFUSED}
-    assert {traffic.code_of(answer) for answer in answers} <= {"OK", *refused}
+    codes = {REFUSALS[name][1] for name in REFUSED}
+    assert {traffic.code_of(answer) for answer in answers} <= {"OK", *codes}
     assert now[2] == footprint[2] == []
     assert now[0] <= footprint[0]
     # Threads that serve requests come as clients ask at once, at most one for each.
