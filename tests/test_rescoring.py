@@ -72,8 +72,8 @@ def test_branches_are_scored_as_by_transformers(num_beams, drafts, timestamps, m
         window = next(each for known, each in by_text.items() if text[: len(known)] == known)
         for (fork, tokens), scores in zip(branches, found, strict=True):
             expected = log_probs_of(window, text[:fork], tokens)
-            found = torch.tensor(scores)
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0, check_dtype=False)
+            ours = torch.tensor(scores)
+            torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0, check_dtype=False)
     assert len(chosen) == len(proposing.asked) == len(windows)
     eos = models_of(TINY).special_tokens.end_of_text
     for (prompt, tokens, found), (hopeful, margins) in zip(proposing.asked, chosen, strict=True):
