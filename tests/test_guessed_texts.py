@@ -132,7 +132,7 @@ def test_nothing_more_need_be_said_behind_a_prefix():
 
 
 def test_prefix_may_break_rules_with_finite_probability():
-    """Such are the end of a segment before its text, and a suppressed token."""
+    """Examples are the end of a segment before its text, and a suppressed token."""
     special = models_of(TINY).special_tokens
     later, earlier = special.timestamp_begin + 30, special.timestamp_begin + 3
     suppressed = next(each for each in special.begin_suppress if each < END)
