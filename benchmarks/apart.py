@@ -23,38 +23,31 @@ class Apart:
     def __init__(self, name: str, make: Callable[..., object], *arguments: object) -> None:
         self.name = name
         self._pool = ProcessPoolExecutor(1, get_context("spawn"))
-        self._run(_make, make, *arguments)
+        self.call(make, *arguments)
 
-    def call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401
+    def call(self, method: str | Callable[..., object], *arguments: object) -> Any:  # noqa: ANN401
         """Return what the method returns; if it fails, end the process and raise EngineFailed."""
-        return self._run(_call, method, *arguments)
-
-    def close(self) -> None:
-        self._pool.shutdown()
-
-    def _run(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
         try:
-            return self._pool.submit(_in_one_line, function, *arguments).result()
+            return self._pool.submit(_call, method, *arguments).result()
         except (EngineFailed, BrokenProcessPool) as error:
             self.close()
             raise EngineFailed(f"{self.name}: {error}") from None
+
+    def close(self) -> None:
+        self._pool.shutdown()
 
 
 # In the process
 _made: list[Any] = []
 
 
-def _make(make: Callable[..., object], *arguments: object) -> None:
-    _made.append(make(*arguments))
-
-
-def _call(method: str, *arguments: object) -> object:
-    return getattr(_made[0], method)(*arguments)
-
-
-def _in_one_line(function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+def _call(method: str | Callable[..., object], *arguments: object) -> object:
+    """Call the object's method of that name, or the function that makes the object."""
     warnings.simplefilter("ignore")
     try:
-        return function(*arguments)
+        if isinstance(method, str):
+            return getattr(_made[0], method)(*arguments)
+        _made.append(method(*arguments))
+        return None
     except (Exception, SystemExit) as error:
         raise EngineFailed(" ".join(str(error).split()) or type(error).__name__) from None

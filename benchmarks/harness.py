@@ -47,7 +47,5 @@ def whisper_of(options: Namespace) -> Path:
     """
     model = options.model or whisper_base.cached(cache_folder())
     if model is None:
-        raise ValueError(
-            "--model is needed, because scripts/demo has not downloaded Whisper base yet"
-        )
+        raise ValueError("--model is needed: scripts/demo has not downloaded Whisper base yet")
     return Path(model)

@@ -38,9 +38,8 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
         ),
         operands="[NAME]",
     )
-    parser.add_argument(
-        "benchmark", type=one_of(*BENCHMARKS), metavar="NAME", help="default: speed"
-    )
+    names = one_of(*BENCHMARKS)
+    parser.add_argument("benchmark", type=names, metavar="NAME", help="default: speed")
     listed: Namespace = parser.parse_args(given[:1])
     return listed
 
@@ -55,7 +54,7 @@ def _read_options(name: str, arguments: Sequence[str]) -> Namespace:
     parser = CommandParser(
         f"scripts/bench {name}", f"{line[0].upper()}{line[1:]}.", (), NOTES.get(name, "")
     )
-    for each, told, how in (*options, PUBLISH):
+    for each, told, how in (*options, *KEPT):
         option(parser, each, told, **how)
     found: Namespace = parser.parse_args(arguments)
     needed = NEEDED.get(name, ())
@@ -70,29 +69,34 @@ def _path(name: str, told: str, metavar: str = "FOLDER", **how: Any) -> Option: 
     return argument(name, told, metavar, type=Path, **how)
 
 
+def _engines(default: Sequence[str]) -> Option:
+    told = f"engines to compare; default: {' '.join(default)}"
+    return argument("--engines", told, "ENGINE", default=default, nargs="+")
+
+
 SHOWN = "default: %(default)s"
 QUICK = flag("--quick", "a short smoke test; its figures are meaningless")
 KEPT = (
     flag("--fresh", "drop earlier results; default: keep those that this run does not measure"),
     flag("--render", "do not measure, only render the earlier results"),
-)
-PUBLISH = flag(
-    "--publish", "write the page of docs/benchmarks; default: one beside the results", default=False
+    flag(
+        "--publish",
+        "write the page of docs/benchmarks; default: one beside the results",
+        default=False,
+    ),
 )
 
 MODEL = argument("--model", "a Whisper; default: the one that scripts/demo downloaded", "FOLDER")
-MODELS = (
-    argument("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER"),
-    MODEL,
-)
+ANY_MODEL = argument("--model", "a Whisper: a folder or a Hub id", "MODEL")
+PIPE = argument("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER")
 OUTPUT = _path("--output", "the results; default: in build/bench", "FILE")
 
-# Each benchmark's description, module, and options besides PUBLISH.
+# Each benchmark's module, description, and options besides KEPT.
 BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     "speed": (
         "benchmarks.speed.bench",
         "speed of decoding, compared with transformers' pipeline",
-        (QUICK, *KEPT),
+        (QUICK,),
     ),
     "voices": (
         "benchmarks.voices.bench",
@@ -101,8 +105,8 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             QUICK,
             _path("--recordings", "conversations and their manifest.json"),
             _path("--voices", "also single voices to mix, in files named SPEAKER-..."),
-            *MODELS,
-            *KEPT,
+            PIPE,
+            MODEL,
         ),
     ),
     "overlap": (
@@ -112,13 +116,12 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             QUICK,
             _path("--voices", "single voices to mix, in files named SPEAKER-..."),
             _path("--recordings", "also conversations with known words, as for voices"),
-            *MODELS,
+            PIPE,
+            MODEL,
             argument(
-                "--only", 'recordings whose name contains TEXT, or "mixed"', "TEXT", default=""
+                "--only", 'recordings with TEXT in their names, or "mixed"', "TEXT", default=""
             ),
-            argument(
-                "--split", f"train, dev or test speakers of --voices; {SHOWN}", default="test"
-            ),
+            argument("--split", f"speakers: train, dev or test; {SHOWN}", default="test"),
             argument(
                 "--parameters",
                 "sets of request parameters to compare; default: {}",
@@ -127,7 +130,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 type=json_object,
             ),
             OUTPUT,
-            *KEPT,
         ),
     ),
     "real": (
@@ -135,17 +137,10 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         "word errors and time of several engines on your recordings",
         (
             _path("--manifest", "recordings and their texts", "FILE", nargs="+"),
-            argument("--model", "a Whisper: a folder or a Hub id", "MODEL"),
-            argument(
-                "--engines",
-                f"engines to compare; default: {' '.join(DEFAULT)}",
-                "ENGINE",
-                default=DEFAULT,
-                nargs="+",
-            ),
+            ANY_MODEL,
+            _engines(DEFAULT),
             count("--repeats", f"repeats of each recording; {SHOWN}", default=1),
             OUTPUT,
-            *KEPT,
         ),
     ),
     "word-times": (
@@ -153,17 +148,10 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         "errors of word times in recordings with TextGrids",
         (
             _path("--recordings", "sound files and their TextGrids, in folders of kinds of speech"),
-            argument("--model", "a Whisper: a folder or a Hub id", "MODEL"),
-            argument(
-                "--engines",
-                f"engines to compare; default: {' '.join(TIMED)}",
-                "ENGINE",
-                default=TIMED,
-                nargs="+",
-            ),
+            ANY_MODEL,
+            _engines(TIMED),
             argument("--language", f"Whisper's code; {SHOWN}", "CODE", default="en"),
             OUTPUT,
-            *KEPT,
         ),
     ),
     "words": (
@@ -172,14 +160,8 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         (
             _path("--data", "clips, their phrases and distractors"),
             MODEL,
-            argument(
-                "--sets",
-                "libri and tts (default), or one of them",
-                nargs="+",
-                default=("libri", "tts"),
-            ),
+            argument("--sets", "libri or tts; default: both", nargs="+", default=("libri", "tts")),
             OUTPUT,
-            *KEPT,
         ),
     ),
     "load": (
@@ -187,13 +169,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         "latency and throughput of the server under load, compared with hf-serve",
         (
             QUICK,
-            _path(
-                "--model",
-                "a Whisper, besides the demo models; repeatable",
-                action="append",
-                default=[],
-            ),
-            *KEPT,
+            _path("--model", "another Whisper to measure; repeatable", action="append", default=[]),
         ),
     ),
     "operate": (
@@ -204,7 +180,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             _path("--model", "a Whisper; default: the demo models"),
             _path("--pipeline", "a pyannote pipeline for it; default: models/diarization"),
             count("--minutes", "only sample memory under load, so long", default=None),
-            *KEPT,
         ),
     ),
     "live": (
@@ -216,7 +191,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             MODEL,
             argument("--precision", f"of the weights; {SHOWN}", "PRECISION", default="float32"),
             argument("--rival-precision", "faster-whisper's; default: --precision", "PRECISION"),
-            *KEPT,
         ),
     ),
 }

@@ -23,9 +23,7 @@ def publish(
     """
     pages = (folder / f"{name}.md" for folder in (PAGES, PAGES.parent))
     page = next(each for each in pages if each.is_file())
-    figures = {
-        key: rows if isinstance(rows, str) else _markdown(rows) for key, rows in tables.items()
-    }
+    figures = {key: _markdown(rows) for key, rows in tables.items()}
     figures["settings"] = "; ".join(f"{key}: {value}" for key, value in settings.items())
     written = page if in_place else results.with_suffix(".md")
     if written.is_file() and not PLACE.search(written.read_text(encoding="utf-8")):
@@ -42,13 +40,11 @@ def fill(page: str, figures: Mapping[str, str]) -> str:
     places = PLACE.findall(page)
     if sorted(places) != sorted(figures):
         raise ValueError(f"the page has comments for {places}, the figures are {list(figures)}")
-    return PLACE.sub(
-        lambda place: (
-            f"<!-- figures: {place[1]} -->\n\n{figures[place[1]] or NOTHING}\n\n<!-- end -->"
-        ),
-        page,
-    )
+    shown = "<!-- figures: {} -->\n\n{}\n\n<!-- end -->"
+    return PLACE.sub(lambda place: shown.format(place[1], figures[place[1]] or NOTHING), page)
 
 
-def _markdown(rows: list[dict[str, str]]) -> str:
+def _markdown(rows: list[dict[str, str]] | str) -> str:
+    if isinstance(rows, str):
+        return rows
     return table([*rows[0]] if rows else [], [[*row.values()] for row in rows])

@@ -1,5 +1,4 @@
-"""Fixtures of all tests: no network but loopback, few threads, and models made here or shipped
-in `demo/`."""
+"""Fixtures of all tests: only loopback, few threads, and models made here or shipped in `demo/`."""
 
 from __future__ import annotations
 
@@ -56,11 +55,9 @@ LEFT_OUT = "left out: "  # begins the reason of a skip that a complete machine w
 TALKATIVE = 3  # the seed of a random Whisper that answers the noise of the tests in words
 
 # How fast a machine is decides no test. `scripts/test --all` searches for new examples.
+too_slow = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
-    "new_examples",
-    deadline=None,
-    database=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    "new_examples", deadline=None, database=None, suppress_health_check=too_slow
 )
 hypothesis.settings.register_profile(
     "same_examples", hypothesis.settings.get_profile("new_examples"), derandomize=True
@@ -74,11 +71,8 @@ if find_spec("speechbrain"):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--one-case",
-        action="store_true",
-        help="of every test with parameters one case alone, in random order another each time",
-    )
+    one_case = "of every test with parameters one case alone, in random order another each time"
+    parser.addoption("--one-case", action="store_true", help=one_case)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,8 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Like `loadfile`, but modules of a folder below this one share a process, and so their
-    servers."""
+    """Like `loadfile`, but modules of one folder below this one share a process and its servers."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -149,8 +142,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_names_are_looked_up() -> Iterator[None]:
-    """Refuse name look-ups, which pytest-socket does not: they would leave the machine before a
-    connection."""
+    """Refuse name look-ups, which leave the machine and which pytest-socket does not refuse."""
     look_up = socket.getaddrinfo
 
     def numeric_only(host, *arguments, **options):
@@ -237,24 +229,19 @@ def whisper_base_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def assistant_folder(tmp_path_factory) -> Path:
-    """Save `whisper_folder`'s model with one decoder layer, as Distil-Whisper makes assistants; the
-    encoder is shared."""
+    """Save `whisper_folder`'s model with one decoder layer, as Distil-Whisper's assistants have."""
     from tests.support.tiny_whispers import SMALL, model_of, save, without_layers
 
-    return save(
-        tmp_path_factory.mktemp("assistant"),
-        SMALL,
-        without_layers(model_of(SMALL, TALKATIVE), kept=(0,)),
-    )
+    model = without_layers(model_of(SMALL, TALKATIVE), kept=(0,))
+    return save(tmp_path_factory.mktemp("assistant"), SMALL, model)
 
 
 @pytest.fixture(scope="session")
 def misfit_folder(tmp_path_factory) -> Path:
     from tests.support.tiny_whispers import Published, save
 
-    return save(
-        tmp_path_factory.mktemp("misfit"), Published(text_entries=300, languages=4, seconds=3)
-    )
+    shape = Published(text_entries=300, languages=4, seconds=3)
+    return save(tmp_path_factory.mktemp("misfit"), shape)
 
 
 @pytest.fixture(scope="session")
@@ -319,9 +306,8 @@ def demo_handler() -> EndpointHandler:
     from config import DEMO_MODELS, ModelSettings
     from handler import EndpointHandler
 
-    missing = [
-        name for name in ("asr", "assistant", "diarization") if not (DEMO_MODELS / name).is_dir()
-    ]
+    parts = ("asr", "assistant", "diarization")
+    missing = [name for name in parts if not (DEMO_MODELS / name).is_dir()]
     if missing:
         pytest.skip(f"left out: no demo model: {', '.join(missing)}")
     made = EndpointHandler(settings=ModelSettings.for_demo())
@@ -334,8 +320,7 @@ def demo_handler() -> EndpointHandler:
 
 def _once(compute: Callable[..., Any]) -> Callable[..., Any]:
     """Keep the latest results: many tests ask about the same recording. Arguments are tensors, and
-    models that stay. The first result that is asked for again is computed again and compared.
-    """
+    models that stay. The first result that is asked for again is computed again and compared."""
     kept: dict[tuple[int | bytes, ...], Any] = {}
     compared = False
 

@@ -17,13 +17,10 @@ from whosaid.diarization.nemotron import Durations, TurnsSoFar
 from whosaid.transcript import SpeakerTurn
 
 bounds = st.lists(st.integers(0, 100), min_size=2, max_size=2, unique=True).map(sorted)
-turns_of = st.lists(
-    st.tuples(st.sampled_from("AB"), bounds).map(
-        lambda drawn: SpeakerTurn(drawn[0], drawn[1][0] / 50, drawn[1][1] / 50)
-    ),
-    min_size=1,
-    max_size=6,
+drawn_turns = st.tuples(st.sampled_from("AB"), bounds).map(
+    lambda drawn: SpeakerTurn(drawn[0], drawn[1][0] / 50, drawn[1][1] / 50)
 )
+turns_of = st.lists(drawn_turns, min_size=1, max_size=6)
 
 
 @given(turns_of)

@@ -135,14 +135,12 @@ def test_a_word_of_many_tokens_lasts_as_long_as_they_do(paused):
     vocabulary = MODELS.tokenizer.get_vocab()
     spans = [(0.2, 0.6), *((0.6 + second, 1.6 + second) for second in range(5))]
     samples, attention = window_of(spans, 9)
-    samples[round(5.6 * SAMPLE_RATE) :] = (
-        0.2 * np.sin(np.arange(len(samples)))[round(5.6 * SAMPLE_RATE) :]
-    )
+    later = round(5.6 * SAMPLE_RATE)
+    samples[later:] = 0.2 * np.sin(np.arange(len(samples)))[later:]
     if paused:
         for start in (1.4, 3.4):
             samples[round(start * SAMPLE_RATE) : round((start + 0.4) * SAMPLE_RATE)] *= 1e-3
-    tokens = [*WORDS[:2], *([vocabulary["s"]] * 4)]
-    _, number = align(tokens, attention, (0.0, 9.0), samples)
+    _, number = align([*WORDS[:2], *([vocabulary["s"]] * 4)], attention, (0.0, 9.0), samples)
     assert number.start == pytest.approx(0.6, abs=0.03)
     assert 5.6 <= number.end <= 6.6
 
@@ -222,8 +220,6 @@ def test_steps_far_below_the_speech_of_the_window_are_quiet(noise):
     assert np.flatnonzero(loud).tolist() == [*range(50, 100), *range(150, 190)]
 
 
-# ---- the demo conversation
-
 CUTS = (0.0, 23.7, 45.5)  # seconds, in pauses
 
 
@@ -233,9 +229,8 @@ def engine():
         if not (DEMO / "models" / name).is_dir():
             pytest.skip(f"no demo model: {name}")
     main, assistant = (Checkpoint(str(DEMO / "models" / name)) for name in ("asr", "assistant"))
-    return DecodeEngine(
-        with_assistant(load_whisper(main, torch.device("cpu"), torch.float32), assistant)
-    )
+    models = load_whisper(main, torch.device("cpu"), torch.float32)
+    return DecodeEngine(with_assistant(models, assistant))
 
 
 @pytest.fixture(scope="module")
@@ -243,10 +238,8 @@ def windows():
     """Samples and true words, in order of time, of the first two windows of the conversation."""
     recording = (DEMO / "conversation.ogg").read_bytes()
     samples = decode_audio(recording, SAMPLE_RATE, AudioLimits(600, 2**24)).samples
-    truth = [
-        Word(word["text"], word["start"], word["end"])
-        for word in json.loads(REFERENCE.read_text())["words"]
-    ]
+    words = json.loads(REFERENCE.read_text())["words"]
+    truth = [Word(word["text"], word["start"], word["end"]) for word in words]
     cut = []
     for start, stop in pairwise(CUTS):
         words = [shift(word, -start) for word in truth if start <= word.start < stop]

@@ -43,10 +43,8 @@ def test_assistant_with_an_equal_encoder_shares_it(tmp_path, main):
     weights = dict(assistant.model.named_parameters())
     assert {name.rpartition("layers")[0] for name in weights} == {"", "model.decoder."}
     assert not any("layers.1." in name for name in weights)
-    torch.testing.assert_close(
-        weights["model.decoder.layers.0.fc1.weight"],
-        main.model.model.decoder.layers[1].fc1.weight.detach(),
-    )
+    expected = main.model.model.decoder.layers[1].fc1.weight.detach()
+    torch.testing.assert_close(weights["model.decoder.layers.0.fc1.weight"], expected)
 
 
 def test_an_encoder_published_in_half_precision_is_still_the_same(tmp_path, main):
@@ -80,8 +78,7 @@ def test_a_decoder_without_an_encoder_reads_the_main_models(tmp_path, main):
 
 
 def test_a_decoder_made_for_another_encoder_is_refused(tmp_path, main):
-    config = model_of(SMALL, width=16).config
-    decoder = WhisperForCausalLM(config)
+    decoder = WhisperForCausalLM(model_of(SMALL, width=16).config)
     decoder.generation_config = model_of(SMALL).generation_config
     with pytest.raises(StartError, match="has no encoder"):
         load_assistant(save(tmp_path, SMALL, decoder), main)

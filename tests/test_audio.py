@@ -157,12 +157,8 @@ class TestSamples:
 
 LOSSLESS = ["a.wav", "a.flac", "alac.m4a", "a.mka", "a.aiff", "a.au", "a.caf", "a.w64"]
 # These formats do not store how much padding the encoder added: seconds of tolerance.
-PADDED = {
-    **dict.fromkeys(("a.aac", "a.mp2", "a.ac3", "fragmented.mp4"), 0.05),
-    **dict.fromkeys(("a.flv", "a.wma"), 0.08),
-    "adpcm.wav": 0.04,
-    "speex.ogg": 0.02,
-}
+PADDED = dict.fromkeys(("a.aac", "a.mp2", "a.ac3", "fragmented.mp4"), 0.05)
+PADDED |= {"a.flv": 0.08, "a.wma": 0.08, "adpcm.wav": 0.04, "speex.ogg": 0.02}
 # Before the FFmpeg of PyAV 19 the last frame of AAC in MP4 keeps what its encoder added.
 AAC_PADDING = 0 if int(version("av").partition(".")[0]) >= 19 else 0.05
 if AAC_PADDING:
@@ -171,23 +167,13 @@ if AAC_PADDING:
 
 # Formats that few recorders write: file name -> what ffmpeg is told.
 OTHERS = {
-    "dts.mkv": "-c:a dca",
-    "dts.ts": "-c:a dca -ar 48000",
-    "a.dts": "",
-    "truehd.mkv": "-c:a truehd",
-    "mlp.mkv": "-c:a mlp",
-    "s302m.ts": "-c:a s302m -ar 48000 -ac 2",
-    "g722.wav": "-c:a g722 -ar 16000",
-    "g723.wav": "-c:a g723_1 -ar 8000",
-    "g726.wav": "-c:a g726 -ar 8000",
-    "yamaha.wav": "-c:a adpcm_yamaha",
-    "nellymoser.flv": "-c:a nellymoser",
-    "real.rm": "-c:a real_144 -ar 8000",
-    "a.latm": "-c:a aac",
-    "a.voc": "",
-    "a.nut": "",
-    "384 kHz.wav": "-ar 384000",
-}
+    "dts.mkv": "-c:a dca", "dts.ts": "-c:a dca -ar 48000", "a.dts": "", "truehd.mkv": "-c:a truehd",
+    "mlp.mkv": "-c:a mlp", "s302m.ts": "-c:a s302m -ar 48000 -ac 2",
+    "g722.wav": "-c:a g722 -ar 16000", "g723.wav": "-c:a g723_1 -ar 8000",
+    "g726.wav": "-c:a g726 -ar 8000", "yamaha.wav": "-c:a adpcm_yamaha",
+    "nellymoser.flv": "-c:a nellymoser", "real.rm": "-c:a real_144 -ar 8000", "a.latm": "-c:a aac",
+    "a.voc": "", "a.nut": "", "384 kHz.wav": "-ar 384000",
+}  # fmt: skip
 
 
 def two_tracks(source: bytes, undecodable: list[int]) -> bytes:
@@ -224,9 +210,8 @@ class TestFormats:
     def test_amr_as_ffmpegs_program_decodes_it(self):
         data = files.amr_file(50)
         result = decoded(data)
-        program = files.ffmpeg(
-            "-f", "amr", "-i", "-", "-f", "wav", "-c:a", "pcm_f32le", "-", source=data
-        )
+        options = ("-f", "amr", "-i", "-", "-f", "wav", "-c:a", "pcm_f32le", "-")
+        program = files.ffmpeg(*options, source=data)
         assert result.duration == 1.0
         assert max_error(result.samples, decoded(program).samples) < 1e-3
 
@@ -271,8 +256,7 @@ class TestFormats:
     def test_the_best_of_two_audio_streams(self):
         second = "-f lavfi -i sine=900:duration=1:sample_rate=16000 -map 0 -map 1 -c:a pcm_s16le"
         first = files.wav_file(files.tone(16_000, 1, 400), 16_000)
-        both = files.encoded(first, "two.mka", *second.split())
-        result = decoded(both)
+        result = decoded(files.encoded(first, "two.mka", *second.split()))
         assert files.pitch(result.samples) == pytest.approx(400, abs=2)
         assert result.warnings == ("the file has 2 audio streams: stream 0 was decoded",)
 
@@ -290,9 +274,8 @@ class TestFormats:
         """Films of phones have a second, spatial track, and both are default tracks."""
         result = decoded(two_tracks(source, undecodable))
         assert files.pitch(result.samples) == pytest.approx(900 if 0 in undecodable else 400, abs=2)
-        assert result.warnings == (
-            f"the file has 2 audio streams: stream {1 - undecodable[0]} was decoded",
-        )
+        told = f"the file has 2 audio streams: stream {1 - undecodable[0]} was decoded"
+        assert result.warnings == (told,)
 
     def test_a_codec_that_cannot_be_decoded_is_named(self, source):
         with pytest.raises(InvalidAudio, match=r"codec is not supported: \w*apac$"):
@@ -317,10 +300,8 @@ class TestFormats:
         assert files.pitch(result.samples[-14_000:-2_000]) == pytest.approx(900, abs=2)
 
     def test_endless_changes_of_format_are_refused(self):
-        links = [
-            files.encoded(files.wav_file(np.zeros(rate // 10), rate), "a.aac")
-            for rate in (16_000, 22_050)
-        ]
+        wavs = [files.wav_file(np.zeros(rate // 10), rate) for rate in (16_000, 22_050)]
+        links = [files.encoded(each, "a.aac") for each in wavs]
         with pytest.raises(InvalidAudio, match="format changes"):
             decoded(b"".join(links) * 60)
 
@@ -335,8 +316,7 @@ class TestSeparateChannels:
         result = separate(files.wav_file(np.stack(each, axis=1), rate, "f32"))
         assert (result.duration, result.seconds) == (1.0, channels)
         for heard, alone in zip(result.channels, each, strict=True):
-            truth = decoded(files.wav_file(alone, rate, "f32")).samples
-            assert np.array_equal(heard, truth)
+            assert np.array_equal(heard, decoded(files.wav_file(alone, rate, "f32")).samples)
 
     def test_opposite_phase_is_nothing_to_them(self):
         loud = files.speech(2.0)

@@ -125,9 +125,8 @@ class TestFaults:
             else:
                 outcomes.add("decoded")
                 assert np.isfinite(result.samples).all()
-                assert (
-                    abs(len(result.samples) - result.duration * 16_000) < libav.MAX_FORMAT_CHANGES
-                )
+                most = libav.MAX_FORMAT_CHANGES
+                assert abs(len(result.samples) - result.duration * 16_000) < most
         assert {"decoded", "INVALID_AUDIO"} <= outcomes
         assert outcomes <= {"decoded", "INVALID_AUDIO", "AUDIO_TOO_LONG"}
 
@@ -214,8 +213,7 @@ class TestBounds:
         for name in ("a.wav", "a.mp3", "a.m4a", "a.webm", "a.flac"):
             encoded = data if name == "a.wav" else files.encoded(data, name)
             work = libav.decode(encoded, 16_000, 7_200, False, 30, decode.BUDGET)
-            expected = [value[1] for value, _ in work]
-            assert expected == pytest.approx([100] * 3, rel=0.05), name
+            assert [value[1] for value, _ in work] == pytest.approx([100] * 3, rel=0.05), name
 
     def test_decoding_has_a_budget_of_processor_time(self, monkeypatch):
         """20 s of silence at 192 kHz in eight channels, of 5 KB, take some 0.2 s."""

@@ -58,10 +58,8 @@ def test_a_chain_is_freed_however_it_ends(count_graphs):
 
 def test_a_file_leaves_no_chain(count_graphs, monkeypatch):
     """A chain for each format, and refusals while decoding: too loud, too long."""
-    links = [
-        files.encoded(files.wav_file(files.tone(rate, 0.2, 300), rate), "a.aac")
-        for rate in (44_100, 88_200)
-    ]
+    wavs = [files.wav_file(files.tone(rate, 0.2, 300), rate) for rate in (44_100, 88_200)]
+    links = [files.encoded(each, "a.aac") for each in wavs]
     monkeypatch.setattr(libav, "limit_processor_time", lambda seconds: None)
 
     def decode(data, max_seconds=60):

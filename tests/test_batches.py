@@ -33,7 +33,6 @@ def alone(options):
 
 
 def beside(engine, *asked):
-    """The tokens of sessions at once, each with all windows."""
     answers = interleaved(engine, [(options, windows_of()) for options in asked])
     return [tokens_of(each) for each in answers]
 
@@ -41,9 +40,7 @@ def beside(engine, *asked):
 def test_windows_joining_at_any_time_get_their_own_answers():
     models, answers, most = models_of(TINY, 142), {}, 0
     engine, expected = DecodeEngine(models), {}
-    waiting = [
-        dataclasses.replace(each, max_tokens=4 + 7 * (each.key % 4)) for each in windows_of(9)
-    ]
+    waiting = [dataclasses.replace(one, max_tokens=4 + 7 * (one.key % 4)) for one in windows_of(9)]
     for window in waiting:
         expected |= oracle.greedy(models, [window], timestamps=True)
     with engine.session(GREEDY) as session:

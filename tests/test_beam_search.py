@@ -50,15 +50,11 @@ def truth(shape, ending, timestamps, num_beams, length_penalty=None, count=6, ma
     some(
         3,
         [
-            (TINY, 2, False, 1),
-            (TINY, 5, True, 1),
-            (TINY_ENGLISH, 5, True, 4),
-            (TINY, 2, True, 4),
-            (TINY, 5, False, 4),
-            (TINY_ENGLISH, 5, False, 1),
+            (TINY, 2, False, 1), (TINY, 5, True, 1), (TINY_ENGLISH, 5, True, 4), (TINY, 2, True, 4),
+            (TINY, 5, False, 4), (TINY_ENGLISH, 5, False, 1),
         ],
     ),
-)
+)  # fmt: skip
 def test_texts_are_those_of_openai_at_every_batch_size(shape, timestamps, num_beams, batch_size):
     options = DecodeOptions(timestamps, batch_size=batch_size, num_beams=num_beams)
     answers = decode(engine_of(shape), windows_of(timestamps, shape=shape), options)
@@ -116,17 +112,15 @@ def test_statistics_are_openais():
 def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_size):
     monkeypatch.setattr(decoder, "normalize_attention", lambda attention: attention)
     engine, windows = engine_of(), windows_of(False)
-    options = DecodeOptions(False, batch_size=batch_size, num_beams=5)
-    answers = decode(engine, windows, options)
+    answers = decode(engine, windows, DecodeOptions(False, batch_size=batch_size, num_beams=5))
     end = engine.models.special_tokens.end_of_text
     for window in windows:
         answer = answers[window.key]
         said = [*answer.tokens, end][: len(answer.log_probs)]
         heads = oracle.cross_attention(engine.models, window, said, [(1, 0), (1, 1)])
         expected = oracle.sharpest(heads)
-        torch.testing.assert_close(
-            torch.from_numpy(answer.attention), expected, atol=1e-6, rtol=1e-5
-        )
+        attention = torch.from_numpy(answer.attention)
+        torch.testing.assert_close(attention, expected, atol=1e-6, rtol=1e-5)
 
 
 KINDS = [

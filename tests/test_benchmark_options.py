@@ -12,7 +12,6 @@ from whosaid.cli.manifest import EXAMPLE
 
 
 def ended(read, arguments, capsys):
-    """The status and what was printed of a reading that ends the process."""
     with pytest.raises(SystemExit) as raised:
         read(arguments)
     printed = capsys.readouterr()

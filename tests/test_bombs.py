@@ -37,22 +37,16 @@ def track(samples: int, ticks: int = 2, chunk: int = 1, extra: bytes = b"") -> b
         table(b"stsz", 1, samples),
         table(b"stco", 1, 40),
     )
-    media = box(
-        b"mdia",
-        table(b"mdhd", 0, 0, 44_100, 2**20, 0),
-        box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13),
-        box(b"minf", box(b"smhd", b"\0" * 8), tables),
-    )
+    header = table(b"mdhd", 0, 0, 44_100, 2**20, 0)
+    handler = box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13)
+    media = box(b"mdia", header, handler, box(b"minf", box(b"smhd", b"\0" * 8), tables))
     return box(b"trak", box(b"tkhd", struct.pack(">5I", 0, 0, 0, 1, 0) + b"\0" * 68), media)
 
 
 def mp4(moov: bytes, *after: bytes) -> bytes:
     start = box(b"ftyp", b"isom\0\0\2\0isom") + box(b"mdat", bytes(64))
-    return (
-        start
-        + box(b"moov", table(b"mvhd", 0, 0, 44_100, 2**20) + bytes(80), moov)
-        + b"".join(after)
-    )
+    header = table(b"mvhd", 0, 0, 44_100, 2**20) + bytes(80)
+    return start + box(b"moov", header, moov) + b"".join(after)
 
 
 def compressed(movie: bytes) -> bytes:
@@ -107,9 +101,7 @@ class TestWhatIsNoBomb:
         ("codec", "video"),
         some(3, [("adpcm_ima_qt", VIDEO), ("pcm_s16le", ()), ("aac", ()), ("alac", ())]),
     )
-    def test_quicktime_is_decoded_however_many_samples_its_tables_announce(
-        self, source, codec, video
-    ):
+    def test_quicktime_is_decoded_however_many_samples_it_announces(self, source, codec, video):
         film = files.encoded(source, "a.mov", *video, "-c:a", codec)
         assert len(decode_audio(film, 16_000, LIMITS).samples) > 16_000
 
@@ -129,9 +121,8 @@ class TestWhatIsNoBomb:
 def test_matroska_tags_take_no_more_memory_than_allowed():
     """Three bytes each in the file, and 66 in memory."""
     data, tag = matroska(0), b"\x67\xc8\x80"
-    segment, tags, cluster = map(
-        data.index, map(bytes.fromhex, ("18538067", "1254c367", "1f43b675"))
-    )
+    ids = map(bytes.fromhex, ("18538067", "1254c367", "1f43b675"))
+    segment, tags, cluster = map(data.index, ids)
     many = element("1254c367", element("7373", element("63c0", b"") + tag * 5_000_000))
     body = data[segment + 12 : tags] + many + data[cluster:]
     with pytest.raises(InvalidAudio):
@@ -152,15 +143,13 @@ class TestTags:
         footer = footer[:5] + b"\x10" + footer[6:] + b"3DI\4\0\0" + bytes(4)
         for tag in (id3(1, 10), id3(1) * 2, footer):
             assert without_id3(tag + plain) == plain
-            samples = decode_audio(tag + plain, 16_000, LIMITS).samples
-            assert np.array_equal(samples, expected)
+            assert np.array_equal(decode_audio(tag + plain, 16_000, LIMITS).samples, expected)
 
     def test_a_tag_in_a_chunk_is_not_read(self):
         tag = id3(1, 10)
         wav = files.raw_wav(bytes(3_200), 16_000)
         tagged = wav + b"id3 " + struct.pack("<I", len(tag)) + tag
-        defused = without_id3(tagged)
-        assert defused == wav + tagged[len(wav) : len(wav) + 8] + b"\0" + tag[1:]
+        assert without_id3(tagged) == wav + tagged[len(wav) : len(wav) + 8] + b"\0" + tag[1:]
         assert decode_audio(tagged, 16_000, LIMITS).duration == 0.1
 
     def test_an_old_tag_is_not_read_either(self, source):

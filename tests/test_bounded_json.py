@@ -57,9 +57,8 @@ def bodies(draw):
     entry = st.tuples(st.sampled_from(KEYS), BETWEEN, st.sampled_from(VALUES))
     entries = draw(st.lists(entry, max_size=4))
     joined = ",".join(f"{key}{space}:{space}{value}" for key, space, value in entries)
-    first, last = draw(
-        st.sampled_from([("{", "}"), ("[{", "}]"), ("{", ""), ("", ""), (" {", "} ")])
-    )
+    ends = [("{", "}"), ("[{", "}]"), ("{", ""), ("", ""), (" {", "} ")]
+    first, last = draw(st.sampled_from(ends))
     text = draw(BETWEEN) + first + joined + last
     encoding = draw(st.sampled_from(["utf-8"] * 8 + ["utf-8-sig", "utf-16", "utf-32-le"]))
     body = text.encode(encoding, "surrogatepass")
@@ -170,9 +169,7 @@ def test_searching_stops_where_the_bound_is_passed(monkeypatch):
     monkeypatch.setattr(encodings, "MOST_JSON", 700)
     looks = []
     find = encodings._find_quote
-    monkeypatch.setattr(
-        encodings, "_find_quote", lambda *where: looks.append(where) or find(*where)
-    )
+    monkeypatch.setattr(encodings, "_find_quote", lambda *at: looks.append(at) or find(*at))
     for body in (b'["",' * 9_000, b'"' + b'\\"' * 9_000, b'"' + b"\\\\" * 9_000):
         looks.clear()
         with pytest.raises(TooMuchJson):

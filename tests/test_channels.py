@@ -60,19 +60,13 @@ def timed_words(answer: dict[str, Any], channel: int = 0) -> list[tuple[str, lis
 
 @pytest.fixture(scope="module")
 def alone(demo_handler, voices) -> list[dict[str, Any]]:
-    """The answers for each voice in a file of its own."""
     return [ask(demo_handler, voice, diarize=False, return_timestamps="word") for voice in voices]
 
 
 @pytest.fixture(scope="module")
 def together(demo_handler, voices) -> dict[str, Any]:
-    return apart(
-        demo_handler,
-        *voices,
-        channel_names=["agent", "customer"],
-        return_timestamps="word",
-        output=["srt", "vtt", "tsv", "rttm", "txt"],
-    )
+    shown = {"return_timestamps": "word", "output": ["srt", "vtt", "tsv", "rttm", "txt"]}
+    return apart(demo_handler, *voices, channel_names=["agent", "customer"], **shown)
 
 
 def test_each_channel_is_transcribed_as_if_alone(together, alone):
@@ -98,18 +92,14 @@ def test_all_is_in_order_of_time(together):
         own = [each for each in together["speakers"] if each["channel"] == channel]
         assert all(a["timestamp"][1] <= b["timestamp"][0] for a, b in pairwise(own))
         text = "".join(segment["text"] for segment in own)
-        assert text == "".join(
-            word["word"] for word in together["words"] if word["channel"] == channel
-        )
+        assert text == "".join(it["word"] for it in together["words"] if it["channel"] == channel)
 
 
 def test_words_over_another_channels_are_marked(together):
     """The oracle compares all pairs of words: a fifth of a word has to be spoken over."""
     for word in together["words"]:
         start, end = word["timestamp"]
-        others = [
-            each["timestamp"] for each in together["words"] if each["channel"] != word["channel"]
-        ]
+        others = [it["timestamp"] for it in together["words"] if it["channel"] != word["channel"]]
         over = sum(max(0.0, min(end, stop) - max(start, begin)) for begin, stop in others)
         if abs(over - 0.2 * (end - start)) > 0.02:  # times are rounded
             assert word["overlap"] == (over > 0.2 * (end - start)), word
@@ -145,8 +135,7 @@ def test_any_number_of_channels(demo_handler, alone, voices, channels):
 
 def test_crosstalk_is_written_once(demo_handler, alone, voices):
     """A line in which each hears the other after a while, and speaks for long enough in one of the
-    blocks of 16 s in which echoes are looked for.
-    """
+    blocks of 16 s in which echoes are looked for."""
     silence = np.zeros(16 * RATE)
     agent = np.concatenate([voices[0], silence])
     customer = np.concatenate([silence, voices[1]])
@@ -154,10 +143,8 @@ def test_crosstalk_is_written_once(demo_handler, alone, voices):
     leaks = [share * np.roll(voice, delay) for voice in (customer, agent)]
     noise = np.random.default_rng(0).normal(0, 1e-4, (2, len(agent)))
     answer = apart(demo_handler, agent + leaks[0] + noise[0], customer + leaks[1] + noise[1])
-    own = [
-        "".join(each["text"] for each in answer["speakers"] if each["channel"] == channel)
-        for channel in (0, 1)
-    ]
+    turns = [(each["channel"], each["text"]) for each in answer["speakers"]]
+    own = ["".join(text for of, text in turns if of == channel) for channel in (0, 1)]
     assert own == [each["text"] for each in alone]
     assert any("crosstalk" in warning for warning in answer["warnings"])
 
@@ -177,9 +164,8 @@ def test_voices_within_a_channel_are_separated_on_request(demo_handler, voices):
 def test_known_speakers_have_their_names(demo_handler, voices):
     clip = wav_file(voices[1][: 8 * RATE], RATE)
     known = [{"name": "Ada", "reference": base64.b64encode(clip).decode()}]
-    answer = apart(
-        demo_handler, *voices, known_speakers=known, known_speaker_threshold=0.5, voices=True
-    )
+    asked = {"known_speakers": known, "known_speaker_threshold": 0.5, "voices": True}
+    answer = apart(demo_handler, *voices, **asked)
     names = {each["channel"]: each["speaker"] for each in answer["speakers"]}
     assert names == {0: "CHANNEL_00", 1: "Ada"}
     (told,) = answer["known_speakers"]
@@ -220,9 +206,7 @@ async def test_progress_is_of_all_channels(demo_endpoint, voices):
     chunks = finished.answer.transcript.chunks
     for channel in (0, 1):
         told = [chunk for event in progress for chunk in event.chunks if chunk.channel == channel]
-        assert [each.text for each in told] == [
-            each.text for each in chunks if each.channel == channel
-        ]
+        assert [each.text for each in told] == [it.text for it in chunks if it.channel == channel]
     done = [event.done for event in progress]
     assert done == sorted(done)
     assert progress[-1].done == progress[-1].total

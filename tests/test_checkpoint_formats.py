@@ -44,7 +44,6 @@ def refusal(folder) -> str:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of the demo's model."""
     return shutil.copytree(DEMO, tmp_path / "m", ignore=shutil.ignore_patterns("SHA256SUMS"))
 
 
@@ -56,7 +55,6 @@ def text_of(models) -> str:
 
 @pytest.fixture(scope="module")
 def plain():
-    """The plain model, and its text of a clip."""
     models = load(DEMO)
     return models, text_of(models)
 
@@ -233,8 +231,6 @@ def test_an_assistant_passes_the_same_gate(folder):
         with_assistant(load(DEMO), Checkpoint(str(folder)))
 
 
-# ---- adapters
-
 Q = "decoder.layers.1.encoder_attn.q_proj"
 ADAPTERS = {
     "all products": {"target_modules": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]},
@@ -296,9 +292,6 @@ def test_an_adapter_names_the_fault_of_its_base(folder, tmp_path):
     edit(tmp_path, "adapter_config.json", **(LORA | {"base_model_name_or_path": str(folder)}))
     (tmp_path / "adapter_model.safetensors").touch()
     assert refusal(tmp_path) == f"base_model_name_or_path: {folder} is quantised (torchao): {PLAIN}"
-
-
-# ---- sizes
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ UNTIMED = ChunkReader(MODELS, "en", timestamps=False)
 
 
 def at(seconds: float) -> int:
-    """The timestamp token for a time in the window."""
     return BEGIN + round(seconds / 0.02)
 
 
@@ -47,7 +46,6 @@ def result_of(*tokens: int, logprob: float = -0.1, no_speech_prob: float = 0.0) 
 
 
 def samples_of(window: Window) -> np.ndarray:
-    """Noise as long as the window."""
     length = window.stop - window.start
     return np.random.default_rng(0).normal(0, 0.1, length).astype(np.float32)
 
@@ -72,10 +70,8 @@ def test_segments_become_chunks_in_the_time_of_the_audio():
     read = READER.read(WINDOW, result, samples_of(WINDOW))
     assert (read.unfinished, read.seek) == ((), WINDOW.start + 2 * SAMPLE_RATE)
     chunks = chunks_of(READER, result)
-    assert spans(chunks) == [
-        (text(GOOD, MORNING), START + 0.1, START + 1.0),
-        (text(YES), START + 1.5, START + 2.0),
-    ]
+    first, second = (START + 0.1, START + 1.0), (START + 1.5, START + 2.0)
+    assert spans(chunks) == [(text(GOOD, MORNING), *first), (text(YES), *second)]
     assert {chunk.no_speech_prob for chunk in chunks} == {0.25}
     assert [chunk.avg_logprob for chunk in chunks] == pytest.approx([-0.1, -0.1])
 
@@ -91,9 +87,7 @@ def test_segments_become_chunks_in_the_time_of_the_audio():
         (0.0, ANNOTATION_THRESHOLD - 0.1, ANNOTATION_LOGPROB - 0.1, 1),
     ],
 )
-def test_window_without_speech_and_with_unlikely_text_is_dropped(
-    no_speech_prob, annotation_prob, logprob, kept
-):
+def test_silent_unlikely_window_is_dropped(no_speech_prob, annotation_prob, logprob, kept):
     result = result_of(at(0), YES, at(1), no_speech_prob=no_speech_prob, logprob=logprob)
     result = dataclasses.replace(result, annotation_prob=annotation_prob)
     assert len(chunks_of(READER, result)) == kept
@@ -120,10 +114,9 @@ def test_an_unfinished_segment_is_kept_unless_it_is_decoded_again():
     result = result_of(at(0), GOOD, at(1.0), at(1.2), YES)
     assert READER.read(WINDOW, result, samples_of(WINDOW)).seek == WINDOW.start + SAMPLE_RATE
     assert [chunk.text for chunk in chunks_of(READER, result, decoded_again=True)] == [text(GOOD)]
-    assert spans(chunks_of(READER, result, decoded_again=False)) == [
-        (text(GOOD), START, START + 1.0),
-        (text(YES), START + 1.0, START + 3.0),
-    ]
+    chunks = chunks_of(READER, result, decoded_again=False)
+    first, second = (START, START + 1.0), (START + 1.0, START + 3.0)
+    assert spans(chunks) == [(text(GOOD), *first), (text(YES), *second)]
 
 
 def test_a_chunk_says_how_it_was_decoded():
@@ -189,9 +182,8 @@ def test_timed_text_without_end_resumes_at_its_last_word():
 
 def test_untimed_window_is_one_chunk_to_its_end():
     result = result_of(GOOD, YES)
-    assert UNTIMED.read(WINDOW, result, samples_of(WINDOW)) == ReadWindow(
-        (Segment((GOOD, YES), 0.0, 3.0),)
-    )
+    expected = ReadWindow((Segment((GOOD, YES), 0.0, 3.0),))
+    assert UNTIMED.read(WINDOW, result, samples_of(WINDOW)) == expected
     assert spans(chunks_of(UNTIMED, result)) == [(text(GOOD, YES), START, START + 3)]
 
 
@@ -200,10 +192,8 @@ def test_text_lacking_timestamps_is_split_into_timed_sentences():
     result = result_of(GOOD, MORNING, full_stop, YES, full_stop)
     untimed = dataclasses.replace(result, timestamps=False)
     read = READER.read(WINDOW, untimed, samples_of(WINDOW))
-    assert [segment.tokens for segment in read.closed] == [
-        (GOOD, MORNING, full_stop),
-        (YES, full_stop),
-    ]
+    closed = [(GOOD, MORNING, full_stop), (YES, full_stop)]
+    assert [segment.tokens for segment in read.closed] == closed
     end = WINDOW.start + round(read.closed[-1].end * SAMPLE_RATE)
     assert (read.seek, read.unfinished, read.looped) == (end, (), False)
     for before, after in itertools.pairwise([0, *read.closed, 3]):
@@ -271,10 +261,8 @@ def test_short_sentence_closed_by_the_cut_is_decoded_again(last, cut, kept):
     ],
 )
 def test_tentative_window_needs_a_whole_certain_sentence(changed, kept):
-    sure = result_of(at(0), *[YES] * SURE_TOKENS, at(2))
-    result = dataclasses.replace(sure, **changed)
-    tentative = dataclasses.replace(WINDOW, tentative=True)
-    read = READER.read(tentative, result, samples_of(WINDOW))
+    result = dataclasses.replace(result_of(at(0), *[YES] * SURE_TOKENS, at(2)), **changed)
+    read = READER.read(dataclasses.replace(WINDOW, tentative=True), result, samples_of(WINDOW))
     assert (read != ReadWindow()) is kept
     assert READER.read(WINDOW, result, samples_of(WINDOW)) != ReadWindow()
 

@@ -1,7 +1,6 @@
 """Voices that a clustering leaves out, requested numbers of speakers, and clusterings that stay.
 
-Embeddings are axes of a space and mixtures of them, so the speaker of each one is known.
-"""
+Embeddings are axes of a space and mixtures of them, so the speaker of each one is known."""
 
 from types import SimpleNamespace
 
@@ -77,8 +76,7 @@ def test_speakers_of_the_only_window_are_the_voices():
 
 
 def test_single_window_without_usable_embeddings_keeps_its_speakers():
-    nan = np.full(DIMENSION, np.nan)
-    chosen, _, voices = cluster(Finds(), [[nan, AXES[1]]])
+    chosen, _, voices = cluster(Finds(), [[np.full(DIMENSION, np.nan), AXES[1]]])
     assert sorted(chosen[0]) == [0, 1]
     assert len(voices) == 2
 
@@ -104,8 +102,7 @@ def test_nobody_is_added_for_a_moment():
 
 def test_clearest_voices_start_clusters_if_none_is_found():
     windows = [[AXES[0], AXES[1]], [AXES[0], NOBODY]]
-    own = Finds(np.full(DIMENSION, np.nan))
-    chosen, _, voices = cluster(own, windows)
+    chosen, _, voices = cluster(Finds(np.full(DIMENSION, np.nan)), windows)
     assert len(voices) == 2
     assert chosen[0, 0] == chosen[1, 0] != chosen[0, 1]
 
@@ -162,8 +159,7 @@ def test_short_recordings_are_strong_evidence_for_vbx():
 def test_alike_voices_of_a_short_recording_are_one():
     for windows, found in ((SHORT, 1), (SHORT + 1, 2)):
         rows = [[AXES[0]], *[[near(0, LEFT_OUT + 0.01)]] * (windows - 1)]
-        own = Finds(AXES[0], near(0, LEFT_OUT + 0.01))
-        assert len(cluster(own, rows)[2]) == found
+        assert len(cluster(Finds(AXES[0], near(0, LEFT_OUT + 0.01)), rows)[2]) == found
 
 
 def test_a_moment_is_no_voice_of_the_only_window():

@@ -64,10 +64,8 @@ TRANSCRIBE = [
     ("--live - --realtime", "--realtime: needs a file"),
     ("--live - --microphone x", "--microphone: cannot be used with a file"),
 ]
-DEMO = [
-    ("--output-format srt,vtt", "several need --output-dir"),
-    ("--parallel 2 --url http://a", "--parallel: needs --output-dir"),
-]
+DEMO = [("--output-format srt,vtt", "several need --output-dir")]
+DEMO.append(("--parallel 2 --url http://a", "--parallel: needs --output-dir"))
 SERVE = [
     ("--data_dir jobs --no-jobs", "--no-jobs: cannot be used with --data-dir"),
     ("--key-file x", "; did you mean --api-key-file?"),
@@ -246,9 +244,7 @@ def test_a_command_reads_its_line_prepares_its_packages_and_runs(monkeypatch):
     ran = []
     monkeypatch.setattr(check, "make_ready", lambda layer: ran.append(layer))
     monkeypatch.setattr(check, "require", lambda program, packages, status: ran.append(program))
-    monkeypatch.setattr(
-        "whosaid.transcribe.__main__.run", lambda options: ran.append(options.program) or 1
-    )
+    monkeypatch.setattr("whosaid.transcribe.__main__.run", lambda it: ran.append(it.program) or 1)
     monkeypatch.setattr("benchmarks.options.run", lambda options: ran.append(options.benchmark))
     remote = (1, "transcribe", "a.wav", "--url", "http://a")
     for status, *arguments in ((1, "demo"), remote, (0, "bench", "load")):

@@ -111,11 +111,8 @@ def layer_output(read, name, x):
 
 def followed(models, samples, mask, added, enrolment=None):
     """The output for one window; its enrolment, features and mask, is in the second row."""
-    read = {
-        name.removeprefix(ENCODER): weight.detach()
-        for name, weight in models.model.named_parameters()
-        if name.startswith(ENCODER)
-    }
+    weights = [(name, each.detach()) for name, each in models.model.named_parameters()]
+    read = {name.removeprefix(ENCODER): each for name, each in weights if name.startswith(ENCODER)}
     for name, each in added.items():
         if name.endswith("lora_a"):
             stem = name.removesuffix(".lora_a")
@@ -143,9 +140,8 @@ def followed(models, samples, mask, added, enrolment=None):
         if f"{block}cross_gate.gate" in added:
             own, enrolled = x[:1], x[1:]
             both = torch.cat((attention(added, f"{block}cross_attn", own, enrolled), own), dim=-1)
-            inner = F.gelu(
-                F.linear(both, added[f"{block}ffn.0.weight"], added[f"{block}ffn.0.bias"])
-            )
+            first = F.linear(both, added[f"{block}ffn.0.weight"], added[f"{block}ffn.0.bias"])
+            inner = F.gelu(first)
             update = F.linear(inner, added[f"{block}ffn.3.weight"], added[f"{block}ffn.3.bias"])
             own = own + torch.tanh(added[f"{block}cross_gate.gate"]) * update
             last = f"ca_enrolls.{layer + 1}.cae.cross_gate.gate" not in added
@@ -161,9 +157,7 @@ def followed(models, samples, mask, added, enrolment=None):
 def test_a_conditioned_window_is_the_formulas(products):
     models, windows = conditioned(products=products), oracle.noise_windows(6)
     targets = [target_of(number, each) for number, each in enumerate(windows)]
-    asked = [
-        AudioWindow(each, target=target) for each, target in zip(windows, targets, strict=True)
-    ]
+    asked = [AudioWindow(one, target=target) for one, target in zip(windows, targets, strict=True)]
     found = Encoder(models).encode(asked, drafted=False).main
     for output, samples, target in zip(found, windows, targets, strict=True):
         expected = followed(models, samples, target.mask, models.conditioning.weights)
@@ -205,8 +199,7 @@ def test_a_conditioning_that_changes_nothing_gives_the_plain_tokens():
     models = models_of(TINY, 142)
     requests = requests_of(models)
     found = decode(DecodeEngine(conditioned(models, scale=0.0)), requests, DecodeOptions())
-    tokens = oracle.greedy(models, plain(requests), timestamps=True)
-    assert oracle.tokens_of(found) == tokens
+    assert oracle.tokens_of(found) == oracle.greedy(models, plain(requests), timestamps=True)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +227,7 @@ def test_rows_of_a_mixed_batch_are_those_of_each_alone(options, drafter):
         assert together[each.key].log_probs == pytest.approx(expected.log_probs)
         assert together[each.key].attention == pytest.approx(expected.attention, abs=1e-6)
     without = decode(DecodeEngine(models_of(TINY, 142)), plain(requests), undrafted)
-    differ = [
-        each.key for each in requests if together[each.key].tokens != without[each.key].tokens
-    ]
+    differ = [one.key for one in requests if together[one.key].tokens != without[one.key].tokens]
     assert set(differ) <= {each.key for each in requests if each.target is not None}
     assert len(differ) >= 3
 
@@ -267,7 +258,6 @@ def test_graphs_are_for_plain_windows_as_before(monkeypatch):
 
 @pytest.fixture(scope="module")
 def whisper(tmp_path_factory):
-    """A checkpoint, and its models."""
     folder = save(tmp_path_factory.mktemp("whisper"), TINY, model_of(TINY, width=WIDTH))
     return folder, load_whisper(Checkpoint(str(folder)), CPU, torch.float64)
 
@@ -371,9 +361,7 @@ def check_dicow(models, ours, blocks=0):
     """Windows with a mask follow it; another is the target's alone, and its own enrolment."""
     encoder, windows = Encoder(models), oracle.noise_windows(3)
     targets = [target_of(1, windows[0]), target_of(2, windows[1]), None]
-    asked = [
-        AudioWindow(each, target=target) for each, target in zip(windows, targets, strict=True)
-    ]
+    asked = [AudioWindow(one, target=target) for one, target in zip(windows, targets, strict=True)]
     found = encoder.encode(asked, drafted=False).main
     whole = np.tile(np.eye(4, dtype=np.float32)[1], (FRAMES, 1))
     for output, samples, target in zip(found, windows, targets, strict=True):
@@ -400,11 +388,9 @@ def test_windows_of_a_speaker_share_what_the_enrolment_takes(tmp_path):
     enrolments = [enrolment_of(seed) for seed in range(40, 49)]
 
     def encode(enrolled):
-        """Encode a window for each of the enrolments; count the launches."""
-        asked = [
-            AudioWindow(samples, target=TargetWindow(mask_of(number), each))
-            for number, (samples, each) in enumerate(zip(windows, enrolled, strict=False))
-        ]
+        pairs = enumerate(zip(windows, enrolled, strict=False))
+        targets = [(samples, TargetWindow(mask_of(n), each)) for n, (samples, each) in pairs]
+        asked = [AudioWindow(samples, target=target) for samples, target in targets]
         with LaunchCounter() as counter:
             found = encoder.encode(asked, drafted=False).main
         for number, (output, each) in enumerate(zip(found, enrolled, strict=True)):
@@ -498,8 +484,7 @@ def test_every_window_has_its_part_of_the_mask(monkeypatch):
     monkeypatch.setattr(
         transcriber.engine, "add", lambda session, new: (requests.extend(new), add(session, new))
     )
-    options = transcriber.validate(asking())
-    run_steps(transcriber.start(samples, options, mask, enrolment)).run()
+    run_steps(transcriber.start(samples, transcriber.validate(asking()), mask, enrolment)).run()
     assert len(requests) >= 3
     for each in requests:
         first = round(each.key.start / 320)

@@ -40,10 +40,8 @@ FLOATS = {
     "compression_ratio_threshold": (0.0, 1000.0),
     "logprob_threshold": (-1000.0, 0.0),
 }
-BOOLEANS = (
-    *("diarize", "group_by_speaker", "multilingual", "highlight_words", "subtitle_speakers"),
-    *("assisted", "return_timestamps", "vad_filter"),
-)
+BOOLEANS = ("diarize", "group_by_speaker", "multilingual", "highlight_words", "subtitle_speakers")
+BOOLEANS += ("assisted", "return_timestamps", "vad_filter")
 LISTS = ("hotwords", "output", "channel_names", "channel_starts")
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 SECRET = "hf_do_not_show_me"
@@ -65,7 +63,6 @@ NUMBER_TEXTS = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+
 
 
 def typed(name, value):
-    """The value that JSON `value` stands for as parameter `name`."""
     if name in LISTS and isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if name == "channel_starts" and isinstance(value, list):
@@ -96,9 +93,6 @@ def outcome(parameters, *, as_text=False):
 def bare_environment(monkeypatch):
     for name in (*(field.upper() for field in ModelSettings.model_fields), VISIBLE_DEVICES):
         monkeypatch.delenv(name, raising=False)
-
-
-# ---- one request's parameters
 
 
 @pytest.mark.parametrize(("name", "bounds"), (BOUNDS | FLOATS).items())
@@ -157,35 +151,22 @@ def test_vad_parameters_are_an_object_or_its_json():
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"output": ["srt", "pdf"]},
-        {"output": "pdf"},
-        {"output": ["srt", 1]},
-        {"hotwords": [""]},
+        {"output": ["srt", "pdf"]}, {"output": "pdf"}, {"output": ["srt", 1]}, {"hotwords": [""]},
         {"hotwords": ["x" * 101]},
-        {"hotwords": [f"x{place}" for place in range(config.MAX_HOTWORDS + 1)]},
-        {"hotwords": [1]},
-        {"hotwords": [{"text": "Ada", "sounds": []}]},
-        {"hotwords": [{"sounds_like": ["aida"]}]},
+        {"hotwords": [f"x{place}" for place in range(config.MAX_HOTWORDS + 1)]}, {"hotwords": [1]},
+        {"hotwords": [{"text": "Ada", "sounds": []}]}, {"hotwords": [{"sounds_like": ["aida"]}]},
         {"hotwords": [{"text": "Ada", "sounds_like": ["aida"] * 6}]},
         {"hotwords": ["Ada", {"text": "Ada"}]},
-        {"prompt": "x" * (config.MAX_PROMPT_CHARACTERS + 1)},
-        {"prompt": ["x"]},
-        {"return_timestamps": "Word"},
-        {"return_timestamps": None},
-        {"temperature": [0.0, 0.2, 0.4]},
-        {"vad_parameters": {}, "vad_filter": False},
-        {"num_speakers": 1, "min_speakers": 2},
-        {"num_speakers": 3, "max_speakers": 2},
-        {"min_speakers": 3, "max_speakers": 2},
-        {"text": "x" * (config.MAX_SCRIPT_CHARACTERS + 1)},
-        {"text": " ... \n"},
-        {"text": "Good morning", "task": "translate"},
-        {"text": "Good morning", "channels": "separate"},
-        {"output": ["srt", "srt"]},
-        {"output": "srt,vtt,srt"},
-        {"hotwords": "Ada, Ada"},
+        {"prompt": "x" * (config.MAX_PROMPT_CHARACTERS + 1)}, {"prompt": ["x"]},
+        {"return_timestamps": "Word"}, {"return_timestamps": None},
+        {"temperature": [0.0, 0.2, 0.4]}, {"vad_parameters": {}, "vad_filter": False},
+        {"num_speakers": 1, "min_speakers": 2}, {"num_speakers": 3, "max_speakers": 2},
+        {"min_speakers": 3, "max_speakers": 2}, {"text": "x" * (config.MAX_SCRIPT_CHARACTERS + 1)},
+        {"text": " ... \n"}, {"text": "Good morning", "task": "translate"},
+        {"text": "Good morning", "channels": "separate"}, {"output": ["srt", "srt"]},
+        {"output": "srt,vtt,srt"}, {"hotwords": "Ada, Ada"},
     ],
-)
+)  # fmt: skip
 def test_lists_and_texts_have_bounds_and_no_contradictions(parameters):
     with pytest.raises(ValueError, match=f"^{next(iter(parameters))}: "):
         InferenceConfig.read(parameters)
@@ -276,9 +257,6 @@ def test_typed_parameters_beside_decoded_bytes_mean_the_same():
     assert InferenceConfig.read(typed, as_text=True) == InferenceConfig.read(typed)
 
 
-# ---- where a model comes from
-
-
 @pytest.mark.parametrize(
     ("text", "name", "revision"),
     [
@@ -307,9 +285,8 @@ def test_hub_ids(tmp_path, text, name, revision):
 )
 def test_existing_folder_is_relative_to_the_repository(tmp_path, text):
     (tmp_path / "models" / "asr").mkdir(parents=True)
-    assert ModelReference.parse(text.format(root=tmp_path), tmp_path).name == str(
-        tmp_path / "models" / "asr"
-    )
+    read = ModelReference.parse(text.format(root=tmp_path), tmp_path)
+    assert read.name == str(tmp_path / "models" / "asr")
 
 
 @pytest.mark.parametrize(
@@ -327,9 +304,6 @@ def test_misspelt_model_is_refused_with_the_known_one(tmp_path):
             ModelReference.parse(text, tmp_path)
     (tmp_path / "large-v3").mkdir()
     assert ModelReference.parse("large-v3", tmp_path).name == str(tmp_path / "large-v3")
-
-
-# ---- the environment
 
 
 def settings(monkeypatch, **variables: str) -> ModelSettings:
@@ -446,17 +420,11 @@ def test_settings_of_another_machine_have_this_ones_token(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("ASR_MODL", "ASR_MODEL"),
-        ("ARS_MODEL", "ASR_MODEL"),
-        ("asr_modle", "ASR_MODEL"),
-        ("DIARISATION_MODEL", "DIARIZATION_MODEL"),
-        ("API_KEYS", "API_KEY"),
-        ("PAGER", None),
-        ("HOSTNAME", None),
-        ("GH_TOKEN", None),
-        ("asr_model", None),
+        ("ASR_MODL", "ASR_MODEL"), ("ARS_MODEL", "ASR_MODEL"), ("asr_modle", "ASR_MODEL"),
+        ("DIARISATION_MODEL", "DIARIZATION_MODEL"), ("API_KEYS", "API_KEY"), ("PAGER", None),
+        ("HOSTNAME", None), ("GH_TOKEN", None), ("asr_model", None),
     ],
-)
+)  # fmt: skip
 def test_misspelt_variable_is_reported(monkeypatch, name, meant):
     monkeypatch.setattr(config.os, "environ", {"PATH": "/bin", name: "x"})
     told = config.misspelt_variables(ModelSettings, ServerSettings)

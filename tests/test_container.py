@@ -40,9 +40,7 @@ def stages() -> list[dict[str, list[str]]]:
 
 BUILD, FINAL = stages()
 SETUP = (REPOSITORY / "scripts" / "environment").read_text(encoding="utf-8")
-COPIED = [
-    pattern for copy in FINAL["COPY"] if "--from" not in copy for pattern in copy.split()[:-1]
-]
+COPIED = [place for copy in FINAL["COPY"] if "--from" not in copy for place in copy.split()[:-1]]
 ENVIRONMENT = dict(word.split("=", 1) for line in FINAL["ENV"] for word in shlex.split(line))
 COMPOSE = yaml.safe_load((REPOSITORY / "compose.yaml").read_text(encoding="utf-8"))
 IGNORED = [
@@ -66,13 +64,9 @@ def is_sent(path: Path) -> bool:
 
 
 def in_image(path: Path) -> bool:
-    """Return whether the image has this file of the repository."""
     places = [path, *path.parents]
     named = any(place.match(pattern) for place in places for pattern in COPIED)
     return named and is_sent(path)
-
-
-# ---- what is in the image
 
 
 def test_image_holds_the_package_and_its_models():
@@ -93,9 +87,6 @@ def test_image_holds_the_package_and_its_models():
 )
 def test_nothing_else_is_sent_to_the_builder(path):
     assert not is_sent(Path(path))
-
-
-# ---- how it is built and runs
 
 
 def test_both_stages_use_setups_python_and_hashed_packages():
@@ -130,12 +121,9 @@ def test_model_of_the_build_is_readable_for_any_user():
     assert "mkdir -m 755 /opt/model" in baked
     assert "chmod -R a+rX /opt/model" in baked
     assert ENVIRONMENT["ASR_MODEL"] == "${MODEL:+/opt/model}"
-    assert tuple(
-        word.split("=")[1].strip('"')
-        for stage in (BUILD, FINAL)
-        for word in stage["ARG"]
-        if word.startswith("MODEL=")
-    ) == ("", "")
+    words = [word for stage in (BUILD, FINAL) for word in stage["ARG"]]
+    models = [word.split("=")[1].strip('"') for word in words if word.startswith("MODEL=")]
+    assert models == ["", ""]
     assert not any("/opt/model".startswith(each) for each in FINAL["VOLUME"][0].split())
 
 
@@ -149,8 +137,7 @@ def test_model_of_the_build_is_readable_for_any_user():
 )
 def test_serve_starts_the_server_as_sagemaker_asks(tmp_path, given, port, hosts, model):
     """`docker run IMAGE serve`; https://docs.aws.amazon.com/sagemaker/latest/dg/\
-    your-algorithms-inference-code.html
-    """
+    your-algorithms-inference-code.html"""
     python = tmp_path / "python"
     shown = '"$*" "$HOST" "$PORT" "$ALLOWED_HOSTS" "$ASR_MODEL"'
     python.write_text(f"#!/bin/sh\nprintf '%s\\n' {shown}\n")

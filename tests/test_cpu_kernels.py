@@ -68,9 +68,8 @@ def test_a_product_is_that_of_torch(shape, outputs, biased):
     random = torch.Generator().manual_seed(0)
     x, weight = torch.randn(shape, generator=random), torch.randn(outputs, 256, generator=random)
     bias = torch.randn(outputs, generator=random) if biased else None
-    torch.testing.assert_close(
-        PackedLinear(weight, bias)(x), F.linear(x, weight, bias), rtol=1e-5, atol=1e-4
-    )
+    found = PackedLinear(weight, bias)(x)
+    torch.testing.assert_close(found, F.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("outputs", [8, 4100])
@@ -86,9 +85,8 @@ def test_bias_of_the_call_replaces_the_layers(outputs):
 @torch.inference_mode()
 def test_views_with_gaps_are_read_rightly():
     x, weight = torch.randn(40, 3, 256)[:, 1], torch.randn(256, 512).t()
-    torch.testing.assert_close(
-        PackedLinear(weight)(x), x.contiguous() @ weight.t(), rtol=1e-5, atol=1e-4
-    )
+    found, expected = PackedLinear(weight)(x), x.contiguous() @ weight.t()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +118,7 @@ def test_small_weights_meet_many_positions_through_onednn():
 @pytest.mark.parametrize(("dtype", "lies_across"), [(torch.float32, True), (torch.float64, False)])
 @torch.inference_mode()
 def test_transposed_product_equals_torch_and_keeps_its_layout(rows, dtype, lies_across):
-    x, weight, bias = (
-        torch.randn(shape, dtype=dtype) for shape in ((rows, 50, 24), (36, 24), (36,))
-    )
+    x, weight, bias = (torch.randn(each, dtype=dtype) for each in ((rows, 50, 24), (36, 24), (36,)))
     product = TransposedLinear(weight, bias)(x)
     torch.testing.assert_close(product, F.linear(x, weight, bias))
     room = empty_transposed(x, rows, 3, 50, 12)
@@ -180,8 +176,7 @@ def test_attention_is_that_of_torch(positions, dtype):
 def test_an_encoders_attention_goes_through_onednn():
     heard = drawn_attention(QUERY_BLOCK + 1, torch.float32)
     expected = F.scaled_dot_product_attention(*heard, scale=1.0)
-    found = encoder_attention(*heard)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(encoder_attention(*heard), expected, rtol=1e-5, atol=1e-5)
     assert ONE_DNN in operators(lambda: encoder_attention(*heard))
 
 
@@ -192,8 +187,7 @@ def to_bfloat16(x):
 
 
 def quantized(rows):
-    """Quantize by definition, in float64: 127 levels on either side, the largest value of a row
-    on the last."""
+    """Quantize by definition, in float64: 127 levels on either side, a row's largest value last."""
     step = rows.double().abs().amax(dim=1, keepdim=True) / 127
     return step * (rows.double() / step.clamp(min=1e-30)).round(), step
 
@@ -258,11 +252,8 @@ def test_attention_over_bfloat16_keys_is_that_of_torch_to_rounding(positions):
     query, keys, values = drawn_attention(positions, torch.float32)
     expected = F.scaled_dot_product_attention(query.double(), keys.double(), values.double())
     like = torch.empty(0, dtype=torch.bfloat16)
-    mixed = attention(
-        query,
-        keys.bfloat16(),
-        empty_transposed(like, *values.shape).copy_(values),
-    )
+    copied = empty_transposed(like, *values.shape).copy_(values)
+    mixed = attention(query, keys.bfloat16(), copied)
     assert mixed.dtype == torch.float32
     # Weights are off by the rounding of a score, 2^-8 of at most 6, and values by 2^-9.
     torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=0.03)

@@ -48,9 +48,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(cpu_threads.time, "perf_counter", lambda: now["time"])
     monkeypatch.setattr(cpu_threads.time, "process_time", lambda: now["own"])
     monkeypatch.setattr(cpu_threads.torch, "get_num_threads", lambda: now["threads"])
-    monkeypatch.setattr(
-        cpu_threads.torch, "set_num_threads", lambda count: now.update(threads=count)
-    )
+    monkeypatch.setattr(cpu_threads.torch, "set_num_threads", lambda most: now.update(threads=most))
     monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _: {0, 1})
     return now
 
@@ -153,8 +151,7 @@ def test_preparation_while_idle_removes_no_thread(clock, monkeypatch):
 
 def after_idling(stat, clock, computes) -> int:
     """The threads with which a request begins after four idle seconds, in which a neighbour
-    `computes` at the times for which that is true.
-    """
+    `computes` at the times for which that is true."""
     threads, busy, ready = cpu_threads.CpuThreads(2), 0.0, 0.0
     clock["time"] = 0.0
     write(stat, busy)

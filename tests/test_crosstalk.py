@@ -28,13 +28,11 @@ def talk(seed: int, *spans: tuple[float, float]) -> np.ndarray:
 
 def room(samples: np.ndarray, decibels: float, delay: float) -> np.ndarray:
     """The samples through a room of 100 ms, softer and later."""
-    generator = np.random.default_rng(9)
-    echoes = generator.standard_normal(1600) * np.exp(-np.arange(1600) / 250)
+    echoes = np.random.default_rng(9).standard_normal(1600) * np.exp(-np.arange(1600) / 250)
     echoes[0] = 10
     echoes *= 10 ** (decibels / 20) / np.linalg.norm(echoes)
     heard = fftconvolve(samples, echoes)[: len(samples)]
-    late = round(delay * RATE)
-    return np.concatenate([np.zeros(late), heard])[: len(samples)]
+    return np.concatenate([np.zeros(round(delay * RATE)), heard])[: len(samples)]
 
 
 def silenced(*channels: np.ndarray) -> tuple[list[np.ndarray], tuple[str, ...]]:

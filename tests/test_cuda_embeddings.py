@@ -27,12 +27,9 @@ def pipeline_of(model):
     embedding = SimpleNamespace(
         device=torch.device("cuda"), model_=model, sample_rate=RATE, min_num_samples=400
     )
-    return SimpleNamespace(
-        embedding_batch_size=BATCH,
-        _embedding=embedding,
-        _segmentation=SimpleNamespace(duration=SECONDS),
-        _audio=Audio(RATE, mono="downmix"),
-    )
+    audio, segmentation = Audio(RATE, mono="downmix"), SimpleNamespace(duration=SECONDS)
+    parts = {"_embedding": embedding, "_segmentation": segmentation, "_audio": audio}
+    return SimpleNamespace(embedding_batch_size=BATCH, **parts)
 
 
 def network_on_cuda(range_=1.0):

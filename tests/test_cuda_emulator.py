@@ -1,7 +1,6 @@
 """On an emulated CUDA device graphs give the tokens of eager steps, and hold nothing that waits.
 
-A part runs with all tests; the rest, marked reliability, by `scripts/test --all`.
-"""
+A part runs with all tests; the rest, marked reliability, by `scripts/test --all`."""
 
 import dataclasses
 import functools
@@ -62,7 +61,6 @@ def drafting_models(ending=142):
 
 
 def check(found, expected):
-    """Texts, log-probabilities and attention are those expected."""
     assert oracle.tokens_of(found) == oracle.tokens_of(expected)
     for key, each in expected.items():
         assert found[key].log_probs == pytest.approx(each.log_probs, rel=1e-9, abs=1e-9)
@@ -177,17 +175,13 @@ def test_long_texts(graphs, drafts):
 
 
 # Work in which each fault shows; plain steps where none is named.
-SHOWN_BY = {
-    "key without sampling": dataclasses.replace(PLAIN, temperature=0.4),
-    "result read late": DRAFTED,
-}
+SHOWN_BY = {"key without sampling": dataclasses.replace(PLAIN, temperature=0.4)}
+SHOWN_BY["result read late"] = DRAFTED
 
 
 # All that captures refuse, and one of each other kind.
-AT_EACH_PUSH = {
-    *REFUSED,
-    *("cached tensor of a capture", "a graph dropped alone", "inputs of the capture"),
-}
+AT_EACH_PUSH = {"cached tensor of a capture", "a graph dropped alone", "inputs of the capture"}
+AT_EACH_PUSH |= {*REFUSED}
 
 
 @functools.cache
@@ -215,8 +209,7 @@ def test_faults_are_found(few_graphs, monkeypatch, name):
 def decode_with_graphs(models, asked, options, expected, drafts):
     """All windows and few of them, several times, over rows that are freed meanwhile; as expected.
 
-    Graphs are used however they compare at load.
-    """
+    Graphs are used however they compare at load."""
     engine = DecodeEngine(on_cuda(models))
     for rows in range(1, 4):
         oracle.decode(engine, asked[:rows], DecodeOptions(num_beams=5, batch_size=rows))
@@ -226,8 +219,6 @@ def decode_with_graphs(models, asked, options, expected, drafts):
         assert drafts_of(counted) == drafts_of(drafts), "drafts are counted wrongly"
         check(oracle.decode(engine, asked[:3], options), {key: expected[key] for key in range(3)})
 
-
-# ---- In half precision, over a large vocabulary
 
 HALF = Published(text_entries=12_000, languages=100, seconds=1, encoder_layers=1, decoder_layers=1)
 VOCABULARY, TIMES = 13_609, 1_501
@@ -249,7 +240,6 @@ def fewest_graphs(few_graphs, monkeypatch):
 
 
 def half_engine(**helpers):
-    """An engine in half precision."""
     models = oracle.models_of(HALF, None, torch.float16)
     if "assistant" in helpers:
         models = oracle.with_assistant(models, 0.1, own_encoder=helpers["assistant"] == "own")
@@ -294,9 +284,7 @@ def test_every_shape_that_heads_may_have(fewest_graphs, kind):
     engine = half_engine(heads=kind)
     state = engine.memory.state
     longest = state.cache.max_len
-    shapes = [
-        (5, StepShape(k, 1, 64, sampled, followed=True)) for k in (0, 4) for sampled in (0, 1)
-    ]
+    shapes = [(5, StepShape(k, 1, 64, drawn, followed=True)) for k in (0, 4) for drawn in (0, 1)]
     shapes += [(3, StepShape(4, 1, longest, followed=True)), (2, StepShape(0, 1, 256))]
     check_captures(fewest_graphs, engine, state, shapes)
 
@@ -341,8 +329,7 @@ def test_decoding_has_a_stream_ahead_of_others(fewest_graphs):
 @pytest.mark.parametrize("late", [True, rarely(False)])
 def test_a_step_runs_while_results_are_read(fewest_graphs, monkeypatch, late):
     """The step changes nothing that is read: results are the same whether it runs before them, as
-    emulated passes do, or `late`, after them.
-    """
+    emulated passes do, or `late`, after them."""
     models, windows = drafting_models(), oracle.windows_of()
     expected = oracle.decode(DecodeEngine(models), windows, DRAFTED)
     engine = DecodeEngine(on_cuda(models))

@@ -1,14 +1,14 @@
 """Graphs captured at load, compared with eager passes, left out or given up; steps in few shapes.
 
 Graphs are emulated on the CPU, so tokens are compared with transformers'. On a CUDA device the
-graphs themselves are compared with eager steps in float16.
-"""
+graphs themselves are compared with eager steps in float16."""
 
 import contextlib
 import copy
 import dataclasses
 import functools
 import gc
+import itertools
 import logging
 import weakref
 from unittest import mock
@@ -116,12 +116,8 @@ def test_all_usual_passes_are_captured_at_load_and_none_later(all_graphs, caplog
     engine = engine_of(drafting_models())
     runner, state = engine.runner, engine.memory.state
     steps = {(rows, shape.kv_len, shape.drafts) for rows, shape in held(runner, "step")}
-    assert steps == {
-        (rows, kv_len, drafts)
-        for rows in (1, 5)
-        for kv_len in (64, state.cache.max_len)
-        for drafts in (0, *runner.draft_lengths)
-    }
+    lengths, drafts = (64, state.cache.max_len), (0, *runner.draft_lengths)
+    assert steps == set(itertools.product((1, 5), lengths, drafts))
     for kind in ("prefill", "encoder"):
         assert {size for size, *_ in held(runner, kind)} == set(cuda_graphs.PASS_SIZES)
     assert runner.graph_count == runner.planned == all_graphs.captures
@@ -240,9 +236,7 @@ def refuse(*_):
         (lambda *parts: F.scaled_dot_product_attention(*parts).flip(1), "its result is off by "),
     ],
 )
-def test_cudnn_computes_only_what_it_computes_like_torch(
-    graphs, monkeypatch, caplog, kernel, reason
-):
+def test_cudnn_computes_only_what_it_does_like_torch(graphs, monkeypatch, caplog, kernel, reason):
     calls = []
     monkeypatch.setattr(cuda_attention, "was_measured", lambda *_: True)
     monkeypatch.setattr(cuda_attention, "LEAST_ROWS", 3)
@@ -416,10 +410,8 @@ def test_other_errors_end_the_load(graphs, monkeypatch):
 
 def test_a_capture_that_fails_later_costs_its_own_rows_their_graphs(graphs, caplog):
     engine = engine_of()
-    beams, encoders = (
-        len(engine.runner._sets[each].graphs)
-        for each in (engine.batch(5).memory.state.rows.tokens.data_ptr(), cuda_graphs.ENCODERS)
-    )
+    keys = engine.batch(5).memory.state.rows.tokens.data_ptr(), cuda_graphs.ENCODERS
+    beams, encoders = (len(engine.runner._sets[key].graphs) for key in keys)
     engine.memory.release()
     graphs.fails = lambda _: ACCELERATOR_ERROR(REFUSED)
     check_tokens(engine, PLAIN)
@@ -463,23 +455,20 @@ def test_batch_too_large_at_load_is_halved_later(graphs, monkeypatch, caplog):
 def test_graphs_leave_the_last_of_the_memory(graphs, monkeypatch, caplog):
     spare = cuda_graphs.SPARE_BYTES
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (spare - 1, 64 << 30))
-    engine = engine_of()
-    assert (engine.runner.enabled, graphs.captures) == (True, 0)
+    assert (engine_of().runner.enabled, graphs.captures) == (True, 0)
     assert "CUDA graphs are left out" in log_of(caplog, logging.WARNING)[0]
 
 
 def test_memory_shortage_while_timing_steps_disables_drafts(graphs, monkeypatch, caplog):
-    error = RuntimeError(
-        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-    )
+    said = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    error = RuntimeError(said)
     monkeypatch.setattr(CudaGraphRunner, "prepare", lambda *_, **__: None)
     monkeypatch.setattr(drafting, "_time_step", mock.Mock(side_effect=error))
     engine = engine_of(drafting_models())
     assert engine.context.drafting is None
     assert engine.memory.state is None
-    assert log_of(caplog, logging.WARNING) == [
-        "memory ran out while timing steps: nothing will be drafted"
-    ]
+    said = "memory ran out while timing steps: nothing will be drafted"
+    assert log_of(caplog, logging.WARNING) == [said]
     assert check_tokens(engine, dataclasses.replace(DRAFTED, drafts=None)).drafted == 0
     # A client that fixes the number of drafts still has them.
     assert check_tokens(engine, DRAFTED).drafted > 0
@@ -527,13 +516,9 @@ def test_after_long_texts_short_ones_attend_to_few_positions(graphs, monkeypatch
 @pytest.mark.parametrize("drafts", [0, 4, None])
 def test_graphs_on_a_device_match_eager_steps_in_float16(drafts):
     models = oracle.with_assistant(oracle.models_of(oracle.TINY, 142, torch.float16), 0.1)
-    there = dataclasses.replace(
-        models,
-        model=copy.deepcopy(models.model).to("cuda"),
-        assistant=dataclasses.replace(
-            models.assistant, model=copy.deepcopy(models.assistant.model).to("cuda")
-        ),
-    )
+    main, other = (copy.deepcopy(each.model).to("cuda") for each in (models, models.assistant))
+    assistant = dataclasses.replace(models.assistant, model=other)
+    there = dataclasses.replace(models, model=main, assistant=assistant)
     engine = DecodeEngine(there)
     assert isinstance(engine.runner, CudaGraphRunner)
     options, windows = dataclasses.replace(DRAFTED, drafts=drafts), oracle.windows_of(count=12)

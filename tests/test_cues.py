@@ -51,21 +51,16 @@ def text_of(words: list[Word]) -> str:
 def rendering_of(found: Segments, layout: InferenceConfig, spare: float = 10.0) -> Rendering:
     """Return an answer's rendering: a chunk a segment, and a speaker's consecutive words joined."""
     words = [word for segment in found for word in segment]
-    chunks = [
-        Chunk(text_of(each), each[0].start, each[-1].end, words=tuple(each)) for each in found
-    ]
+    chunks = [Chunk(text_of(one), one[0].start, one[-1].end, words=tuple(one)) for one in found]
     turns = [(who, list(said)) for who, said in groupby(words, key=lambda word: word.speaker)]
-    blocks = [
-        SpeakerSegment(who, text_of(said), said[0].start, said[-1].end, tuple(said))
-        for who, said in turns
-    ]
+    spans = [(text_of(said), said[0].start, said[-1].end, tuple(said)) for _, said in turns]
+    blocks = [SpeakerSegment(who, *span) for (who, _), span in zip(turns, spans, strict=True)]
     named = any(word.speaker for word in words)
     duration = (words[-1].end if words else 0.0) + spare
     return Rendering(duration, chunks, blocks if named else (), (), layout)
 
 
 def shown(srt: str) -> list[tuple[str, str, str]]:
-    """Return the texts of a file with their times."""
     entries = []
     for block in srt.rstrip("\n").split("\n\n") if srt else ():
         _, times, text = block.split("\n", 2)
@@ -77,13 +72,8 @@ def shown(srt: str) -> list[tuple[str, str, str]]:
 def by_whisper(found: Segments, layout: InferenceConfig) -> list[tuple[str, str, str]]:
     """Return the entries that openai/whisper writes."""
     writer = pytest.importorskip("whisper.utils").WriteSRT("")
-    told = [
-        {
-            "start": words[0].start,
-            "words": [{"word": w.text, "start": w.start, "end": w.end} for w in words],
-        }
-        for words in found
-    ]
+    said = [[{"word": w.text, "start": w.start, "end": w.end} for w in words] for words in found]
+    told = [{"start": words[0]["start"], "words": words} for words in said]
     names = ("max_line_width", "max_line_count", "max_words_per_line", "highlight_words")
     options = {name: getattr(layout, name) for name in names}
     return list(writer.iterate_result({"segments": told}, **options))
@@ -115,7 +105,6 @@ def test_each_speaker_gets_the_cues_of_openai_whisper(found, layout):
 
 
 def underlined(text: str) -> str:
-    """Return the text without SubRip's underlines."""
     return text.replace("<u>", "").replace("</u>", "")
 
 
@@ -144,11 +133,8 @@ def test_highlighted_cues_show_what_plain_ones_do_without_a_gap(found, layout, s
         for words in found
     ]
     rendering = replace(rendering_of(clipped, layout), duration=end)
-    plain, lit = (
-        shown(FORMATS["srt"](replace(rendering, layout=other)))
-        for each in (False, True)
-        for other in [layout.model_copy(update={"highlight_words": each})]
-    )
+    others = [layout.model_copy(update={"highlight_words": each}) for each in (False, True)]
+    plain, lit = (shown(FORMATS["srt"](replace(rendering, layout=each))) for each in others)
     rest = iter(lit)
     for start, stop, text in plain:
         now = start
@@ -168,11 +154,9 @@ def test_words_are_underlined_inside_voices_and_escapes():
     chunk = Chunk(" a<b &", 0.0, 1.0, words=tuple(words))
     block = SpeakerSegment("Ada", chunk.text, 0.0, 1.0, chunk.words)
     vtt = FORMATS["vtt"](Rendering(1.0, [chunk], [block], (), layout))
-    assert [text for text in vtt.split("\n") if text.startswith("<v")] == [
-        "<v Ada><u>a&lt;b</u> &amp;",
-        "<v Ada>a&lt;b &amp;",
-        "<v Ada>a&lt;b <u>&amp;</u>",
-    ]
+    voiced = [text for text in vtt.split("\n") if text.startswith("<v")]
+    one, two = "<v Ada><u>a&lt;b</u> &amp;", "<v Ada>a&lt;b <u>&amp;</u>"
+    assert voiced == [one, "<v Ada>a&lt;b &amp;", two]
     hidden = layout.model_copy(update={"subtitle_speakers": False})
     srt = FORMATS["srt"](Rendering(1.0, [chunk], [block], (), hidden))
     assert shown(srt)[0][2] == "<u>a\u2039b</u> &"
@@ -185,11 +169,9 @@ def test_block_without_word_times_is_laid_out_by_words():
 
 
 def apart(rendering: Rendering, **told: int | str) -> Rendering:
-    return replace(
-        rendering,
-        chunks=[replace(each, **told) for each in rendering.chunks],
-        segments=[replace(each, **told) for each in rendering.segments],
-    )
+    chunks = [replace(each, **told) for each in rendering.chunks]
+    blocks = [replace(each, **told) for each in rendering.segments]
+    return replace(rendering, chunks=chunks, segments=blocks)
 
 
 @settings(max_examples=40)
@@ -199,21 +181,15 @@ def test_simultaneous_cues_are_ordered_by_time(one, other, layout, on_channels):
     spoken = [rendering_of(found, layout) for found in (one, other)]
     duration = max(each.duration for each in spoken)
     told = [{"channel": 0}, {"channel": 1}] if on_channels else [{"voice": "Ada"}, {"voice": "Bo"}]
-    alone = [
-        apart(replace(each, duration=duration), **place)
-        for place, each in zip(told, spoken, strict=True)
-    ]
+    pairs = zip(told, spoken, strict=True)
+    alone = [apart(replace(each, duration=duration), **place) for place, each in pairs]
     chunks = [chunk for each in alone for chunk in each.chunks]
-    blocks = sorted(
-        (block for each in alone for block in each.segments), key=lambda each: each.start
-    )
+    blocks = sorted((it for each in alone for it in each.segments), key=lambda each: each.start)
     together = Rendering(duration, chunks, blocks, (), layout)
     srt = FORMATS["srt"](together)
     entries = shown(srt)
     assert [start for start, _, _ in entries] == sorted(start for start, _, _ in entries)
-    assert sorted(entries) == sorted(
-        entry for each in alone for entry in shown(FORMATS["srt"](each))
-    )
+    assert sorted(entries) == sorted(it for each in alone for it in shown(FORMATS["srt"](each)))
     numbers = [block.split("\n")[0] for block in srt.split("\n\n") if block]
     assert numbers == [str(place) for place in range(1, len(entries) + 1)]
     lines = FORMATS["vtt"](together).split("\n")

@@ -1,4 +1,4 @@
-"""Our decoder's hidden states against transformers' for rows that stand at different places."""
+"""Our decoder with its `kv_cache` against transformers, for rows that stand at different places."""
 
 import copy
 import dataclasses
@@ -41,8 +41,7 @@ def test_ragged_rows_read_again_equal_a_whole_pass(model, encoded):
     cache = decoder.allocate(3, 30)
     decoder.fill_cross_kv(encoded, cache)
     expected = expected_logits(model, encoded, tokens)
-    rubbish = torch.full((rows, 18), 7)
-    forward(decoder, rubbish, torch.arange(18).expand(rows, -1), cache)
+    forward(decoder, torch.full((rows, 18), 7), torch.arange(18).expand(rows, -1), cache)
     forward(decoder, tokens[:rows, :12], torch.arange(12).expand(rows, -1), cache)
     for width in (1, 4, 2):
         positions = lengths[:, None] + torch.arange(width)
@@ -77,8 +76,7 @@ def test_in_a_lower_precision_logits_stay_near(dtype, largest, monkeypatch):
     except StartError as error:
         pytest.skip(str(error))
     monkeypatch.setattr(cpu_kernels, "INT8_FROM_ELEMENTS", cpu_kernels.PACK_FROM_ELEMENTS)
-    shape = dataclasses.replace(oracle.TINY, text_entries=1200)
-    model = model_of(shape, width=128)
+    model = model_of(dataclasses.replace(oracle.TINY, text_entries=1200), width=128)
     encoded = torch.randn(3, 50, 128, generator=torch.Generator().manual_seed(0))
     tokens = torch.randint(0, 300, (3, 20), generator=torch.Generator().manual_seed(1))
     expected = expected_logits(model, encoded, tokens)

@@ -47,10 +47,8 @@ def timestamps(request) -> bool:
 def windows(models, samples, timestamps) -> list[Request]:
     edges = [int(cut * SAMPLE_RATE) for cut in CUTS]
     prompt = models.special_tokens.prompt("en", "transcribe", timestamps)
-    return [
-        Request(number, samples[start:stop], prompt)
-        for number, (start, stop) in enumerate(itertools.pairwise(edges))
-    ]
+    parts = [samples[start:stop] for start, stop in itertools.pairwise(edges)]
+    return [Request(number, part, prompt) for number, part in enumerate(parts)]
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +63,8 @@ def expected(models, windows, timestamps) -> dict[object, tuple[int, ...]]:
 def test_tokens_are_those_of_transformers(
     engine, windows, expected, timestamps, batch_size, assisted, drafts
 ):
-    options = DecodeOptions(
-        timestamps=timestamps, assisted=assisted, batch_size=batch_size, drafts=drafts
-    )
+    given = {"timestamps": timestamps, "assisted": assisted, "drafts": drafts}
+    options = DecodeOptions(batch_size=batch_size, **given)
     answers = oracle.decode(engine, windows, options)
     assert {key: answer.tokens for key, answer in answers.items()} == expected
     assert sum(map(len, expected.values())) > 80

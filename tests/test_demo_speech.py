@@ -11,14 +11,11 @@ from tests.support.dialogue import Placed, Style, compose, draw_dialogue
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Word
 
-needs_voices = pytest.mark.skipif(
-    shutil.which("espeak-ng") is None or shutil.which("flite") is None,
-    reason="espeak-ng and flite speak here",
-)
+SPEAKS = shutil.which("espeak-ng") and shutil.which("flite")
+needs_voices = pytest.mark.skipif(not SPEAKS, reason="espeak-ng and flite speak here")
 
 
 def tone(start: float, end: float, duration: float) -> np.ndarray:
-    """Return a tone of 440 Hz between two moments of silence."""
     time = np.arange(round(duration * SAMPLE_RATE)) / SAMPLE_RATE
     return (np.sin(2 * np.pi * 440 * time) * ((time >= start) & (time < end))).astype(np.float32)
 
@@ -80,9 +77,8 @@ def test_a_dialogue_without_overlap_sums_its_turns():
         turns = (turn for turn in scene.turns if turn.speaker == word.speaker)
         assert any(turn.start <= word.start and word.end <= turn.end for turn in turns)
     for turn in scene.turns:
-        around = slice(
-            round((turn.start - 0.06) * SAMPLE_RATE), round((turn.end + 0.06) * SAMPLE_RATE)
-        )
+        start, stop = turn.start - 0.06, turn.end + 0.06
+        around = slice(round(start * SAMPLE_RATE), round(stop * SAMPLE_RATE))
         scene.samples[around] = 0
     assert not scene.samples.any()
 

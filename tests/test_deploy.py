@@ -20,17 +20,13 @@ NAMED = ["who-said-what", "--repository", "me/handler", "--asr-model", "openai/w
 WEIGHTS = ["config.json", "model.safetensors"]
 GATED = "pyannote/speaker-diarization-3.1"
 TIME = "2026-01-01T00:00:00Z"
-ANSWER = {
-    "text": " good morning",
-    "speakers": [{"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.62, 2.36]}],
-    "chunks": [],
-}
+TURN = {"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.62, 2.36]}
+ANSWER = {"text": " good morning", "speakers": [TURN], "chunks": []}
 
 
 class Platform(ThreadingHTTPServer):
     """Holds endpoints as the API does. `states` are what an endpoint is in at each look, the last
-    of them for good; the endpoint itself answers under /served.
-    """
+    of them for good; the endpoint itself answers under /served."""
 
     daemon_threads = True
 
@@ -178,11 +174,8 @@ class TestCreate:
         assert deploy.main(NAMED) == 0
         out, err = capsys.readouterr()
         assert out == "text: good morning\nSPEAKER_00   0.62 s  good morning\n"
-        assert err.splitlines() == [
-            "creating me/who-said-what",
-            "waiting at most 1800 s for it to run",
-            f"asking {platform.url}/served",
-        ]
+        told = ["creating me/who-said-what", "waiting at most 1800 s for it to run"]
+        assert err.splitlines() == [*told, f"asking {platform.url}/served"]
         created, asked = platform.made("POST")
         env, image = {"ASR_MODEL": "openai/whisper-large-v3"}, {"huggingface": {}}
         model = {"repository": "me/handler", "revision": None, "framework": "pytorch"}
@@ -221,8 +214,7 @@ class TestCreate:
         assert body["model"]["revision"] == "v2"
         asr = {"ASR_MODEL": "openai/whisper-large-v3@main", "ASSISTANT_MODEL": "a/b@v1"}
         given = {"DTYPE": "float16", "MAX_AUDIO_SECONDS": "60"}
-        diarization = {"DIARIZATION_MODEL": "models/diarization"}
-        assert body["model"]["env"] == asr | diarization | given
+        assert body["model"]["env"] == asr | {"DIARIZATION_MODEL": "models/diarization"} | given
         secrets = {"HF_TOKEN": READ_TOKEN, "OTHER_KEY": "x", "a_token": "y"}
         assert body["model"]["secrets"] == secrets
 
@@ -251,8 +243,7 @@ class TestCreate:
         assert ("DATA_DIR is of one replica" in capsys.readouterr().err) == warns
 
     def test_custom_image_answers_to_the_platforms_host_names(self, platform):
-        """The platform's proxy has checked the token; the host name that it sends is not
-        documented."""
+        """The platform's proxy has checked the token; its host name is not documented."""
         options = ["--container", "custom", "--image", "registry/image:1", "--no-wait"]
         assert deploy.main([*NAMED, *options]) == 0
         assert platform.made("POST")[0]["model"]["env"]["ALLOWED_HOSTS"] == "*"

@@ -53,15 +53,11 @@ def threads(monkeypatch):
 @pytest.mark.parametrize(
     ("wanted", "usable", "present", "chosen"),
     [
-        ("auto", True, True, CUDA),
-        ("auto", True, False, CUDA),
-        ("auto", False, False, CPU),
-        ("cuda", True, True, CUDA),
-        ("cpu", True, True, CPU),
-        ("cpu", False, True, CPU),
+        ("auto", True, True, CUDA), ("auto", True, False, CUDA), ("auto", False, False, CPU),
+        ("cuda", True, True, CUDA), ("cpu", True, True, CPU), ("cpu", False, True, CPU),
         ("cpu", False, False, CPU),
     ],
-)
+)  # fmt: skip
 def test_the_device(cuda, wanted, usable, present, chosen):
     cuda(usable, present=present)
     assert choose_device(wanted) == chosen
@@ -90,7 +86,6 @@ def test_a_build_without_cuda_says_so(cuda, monkeypatch):
 
 @pytest.fixture
 def processor(monkeypatch):
-    """Sets which flags the processor has."""
 
     def have(*flags):
         for name in ("_is_avx512_bf16_supported", "_is_vnni_supported"):
@@ -106,18 +101,13 @@ BOTH = ("_is_avx512_bf16_supported", "_is_vnni_supported")
 @pytest.mark.parametrize(
     ("wanted", "device", "flags", "chosen"),
     [
-        ("auto", CPU, BOTH, torch.bfloat16),
-        ("auto", CPU, BOTH[1:], torch.float32),
-        ("auto", CPU, (), torch.float32),
-        ("float32", CPU, BOTH, torch.float32),
-        ("bfloat16", CPU, BOTH[:1], torch.bfloat16),
-        ("int8", CPU, BOTH, torch.int8),
-        ("auto", CUDA, BOTH, torch.float16),
-        ("float16", CUDA, (), torch.float16),
-        ("bfloat16", CUDA, (), torch.bfloat16),
-        ("float32", CUDA, (), torch.float32),
+        ("auto", CPU, BOTH, torch.bfloat16), ("auto", CPU, BOTH[1:], torch.float32),
+        ("auto", CPU, (), torch.float32), ("float32", CPU, BOTH, torch.float32),
+        ("bfloat16", CPU, BOTH[:1], torch.bfloat16), ("int8", CPU, BOTH, torch.int8),
+        ("auto", CUDA, BOTH, torch.float16), ("float16", CUDA, (), torch.float16),
+        ("bfloat16", CUDA, (), torch.bfloat16), ("float32", CUDA, (), torch.float32),
     ],
-)
+)  # fmt: skip
 def test_the_precision(processor, wanted, device, flags, chosen, monkeypatch):
     processor(*flags)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
@@ -227,9 +217,7 @@ def test_a_small_gpu_diarizes_fewer_windows_together(monkeypatch, gigabytes, win
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its CUDA device is usable")
 @pytest.mark.parametrize(("wanted", "told"), [("auto", "DEVICE=cpu"), ("cuda", "DEVICE=cuda")])
-def test_an_endpoint_whose_gpu_is_unusable_does_not_start(
-    whisper_folder, monkeypatch, wanted, told
-):
+def test_an_endpoint_with_an_unusable_gpu_does_not_start(whisper_folder, monkeypatch, wanted, told):
     monkeypatch.setenv("ASR_MODEL", str(whisper_folder))
     monkeypatch.setenv("DEVICE", wanted)
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "0")

@@ -13,10 +13,8 @@ TOO_LITTLE_MEMORY = [
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
 ]
-LOST = [
-    ACCELERATOR_ERROR("CUDA error: an illegal memory access was encountered"),
-    RuntimeError("CUDA error: device-side assert triggered"),
-]
+LOST = [ACCELERATOR_ERROR("CUDA error: an illegal memory access was encountered")]
+LOST.append(RuntimeError("CUDA error: device-side assert triggered"))
 
 
 class AcceleratorError(Exception):

@@ -31,8 +31,7 @@ few = settings(max_examples=40)
 def chunk_lists(draw, most_words=4):
     """Chunks in order of time, each word of another text.
 
-    Some words have no duration, some come after long pauses, and some chunks have no words.
-    """
+    Some words have no duration, some come after long pauses, and some chunks have no words."""
     chunks, clock, number = [], 0, 0
     for count in draw(st.lists(st.integers(0, most_words), max_size=5)):
         begin, words = clock, []
@@ -74,18 +73,15 @@ def spanned(turn: SpeakerTurn) -> tuple[int, int]:
 
 def hundredths_away(word: Word, speaker: str, turns) -> float:
     first, after = round(word.start * 100), max(round(word.end * 100), round(word.start * 100) + 1)
-    gaps = [
-        max(0, spanned(t)[0] - after, first - spanned(t)[1]) for t in turns if t.speaker == speaker
-    ]
+    own = [spanned(turn) for turn in turns if turn.speaker == speaker]
+    gaps = [max(0, start - after, first - end) for start, end in own]
     return min(gaps, default=math.inf)
 
 
 def hundredths_away_from_all(words, turns) -> list[float]:
     names = {turn.speaker for turn in turns}
-    return [
-        min((hundredths_away(word, name, turns) for name in names), default=math.inf)
-        for word in words
-    ]
+    away = [[hundredths_away(word, name, turns) for name in names] for word in words]
+    return [min(each, default=math.inf) for each in away]
 
 
 def evidence(word: Word, speaker: str, turns, exclusive) -> float:
@@ -100,14 +96,9 @@ def evidence(word: Word, speaker: str, turns, exclusive) -> float:
 def score(speakers, unit, turns, exclusive) -> float:
     """The sum that attribution maximises within a chunk."""
     changes = sum(before != after for before, after in pairwise(speakers))
-    gained = sum(
-        evidence(word, speaker, turns, exclusive)
-        for word, speaker in zip(unit, speakers, strict=True)
-    )
+    pairs = zip(unit, speakers, strict=True)
+    gained = sum(evidence(word, speaker, turns, exclusive) for word, speaker in pairs)
     return gained - CHANGE_COST * changes
-
-
-# ---- which speaker
 
 
 @few
@@ -118,9 +109,7 @@ def test_attribution_keeps_words_and_treats_chunks_independently(chunks, turns, 
     assert [replace(chunk, words=()) for chunk in attributed] == [
         replace(chunk, words=()) for chunk in chunks
     ]
-    bare = [
-        [replace(word, speaker=None, overlap=False) for word in chunk.words] for chunk in attributed
-    ]
+    bare = [[replace(each, speaker=None, overlap=False) for each in it.words] for it in attributed]
     assert bare == units_of(chunks)
 
 
@@ -136,9 +125,7 @@ def test_no_other_speakers_of_a_chunk_score_more(chunks, turns, exclusive):
         said = [unit[index] for index in near]
         assigned = [chunk.words[index].speaker for index in near]
         assert None not in assigned
-        best = max(
-            score(speakers, said, turns, exclusive) for speakers in product(names, repeat=len(said))
-        )
+        best = max(score(who, said, turns, exclusive) for who in product(names, repeat=len(said)))
         assert score(assigned, said, turns, exclusive) == pytest.approx(best, abs=1e-6)
 
 
@@ -176,16 +163,11 @@ def test_overlapped_words_are_marked(chunks, turns, exclusive):
 @given(chunk_lists(), st.lists(st.floats(-0.2, 0.2), min_size=8, max_size=8), st.integers(2, 8))
 def test_errors_of_turn_ends_move_no_word(chunks, errors, count):
     """Each chunk is one speaker's turn; the turn's ends are those of its words, with errors."""
-    spoken = [
-        chunk
-        for chunk in chunks
-        if chunk.words and chunk.words[-1].end - chunk.words[0].start > 1.5
-    ][:count]
+    worded = [chunk for chunk in chunks if chunk.words]
+    spoken = [each for each in worded if each.words[-1].end - each.words[0].start > 1.5][:count]
     bounds = [(chunk.words[0].start, chunk.words[-1].end) for chunk in spoken]
-    found = [
-        SpeakerTurn(f"S{i % 2}", start + errors[i], end + errors[i + 1])
-        for i, (start, end) in enumerate(bounds)
-    ]
+    turns = [(start + errors[i], end + errors[i + 1]) for i, (start, end) in enumerate(bounds)]
+    found = [SpeakerTurn(f"S{i % 2}", *turn) for i, turn in enumerate(turns)]
     for i, chunk in enumerate(attribute(spoken, found, found)):
         assert {word.speaker for word in chunk.words} == {f"S{i % 2}"}
 
@@ -220,9 +202,8 @@ def test_word_in_a_gap_gets_the_surrounding_speaker(second, gap, speaker):
     words = (Word(" a", 0, 1), Word(" b", 1.6, 1.8), Word(" c", 1 + gap, 5))
     (chunk,) = attribute([Chunk(" a b c", 0, 5, words=words)], turns, turns)
     assert [word.speaker for word in chunk.words] == ["S0", speaker, second]
-    apart = attribute(
-        [Chunk(word.text, word.start, word.end, words=(word,)) for word in words], turns, turns
-    )
+    chunks = [Chunk(word.text, word.start, word.end, words=(word,)) for word in words]
+    apart = attribute(chunks, turns, turns)
     assert [word.speaker for word in words_of(apart)] == ["S0", None, second]
 
 
@@ -242,9 +223,6 @@ def test_words_without_a_time_are_assigned_like_those_beside_them(starts, speake
     assert [word.speaker for word in chunk.words] == speakers
 
 
-# ---- turns of voices
-
-
 @few
 @given(chunk_lists(), turn_lists())
 def test_words_of_a_voice_extend_its_turns(chunks, turns):
@@ -262,9 +240,6 @@ def test_words_of_a_voice_extend_its_turns(chunks, turns):
         }
         assert speaking(speaker, extended) == speaking(speaker, turns) | said | pauses
     assert with_voices(turns, chunks) == sorted(turns, key=lambda turn: (turn.start, turn.end))
-
-
-# ---- segments
 
 
 @few

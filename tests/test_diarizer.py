@@ -26,17 +26,12 @@ spoken_turns = st.lists(NUMBERS.map(lambda n: (f"S{n[0]}", n[1], n[1] + n[2])), 
 def test_turns_are_cut_to_speech_and_its_margin(turns, speech):
     """Compares sets of hundredths of a second."""
     margin = round(100 * MARGIN)
-    found = tuple(
-        SpeakerTurn(who, start / 100, end / 100)
-        for who, start, end in sorted(turns, key=lambda turn: turn[1])
-    )
-    spans = Diarization((), found).exclusive_spans(
-        [(start / 100, end / 100) for start, end in speech]
-    )
+    in_order = sorted(turns, key=lambda turn: turn[1])
+    found = tuple(SpeakerTurn(who, start / 100, end / 100) for who, start, end in in_order)
+    hundredths = [(start / 100, end / 100) for start, end in speech]
+    spans = Diarization((), found).exclusive_spans(hundredths)
     allowed = {at for start, end in speech for at in range(start - margin, end + margin)}
-    expected = Counter(
-        (turn.speaker, at) for turn in found for at in moments(turn) if at in allowed
-    )
+    expected = Counter((one.speaker, at) for one in found for at in moments(one) if at in allowed)
     cut = [SpeakerTurn(label, *span) for label, own in spans.items() for span in own]
     assert Counter((turn.speaker, at) for turn in cut for at in moments(turn)) == expected
     assert all(spans.values())
@@ -62,9 +57,8 @@ def test_labels_follow_the_order_of_first_speech(turns, split):
     order = list(dict.fromkeys(turn.speaker for turn in found))
     expected = {label: f"SPEAKER_{place:02d}" for place, label in enumerate(order)}
     assert [turn.speaker for turn in whole.turns] == [expected[turn.speaker] for turn in found]
-    assert [turn.speaker for turn in whole.exclusive] == [
-        expected[turn.speaker] for turn in found[1:]
-    ]
+    speakers = [expected[turn.speaker] for turn in found[1:]]
+    assert [turn.speaker for turn in whole.exclusive] == speakers
     assert whole.voices == {expected[label]: voices[label] for label in order}
     labels: dict[str, str] = {}
     for part in (found[:split], found[split:]):
@@ -76,12 +70,10 @@ def test_labels_follow_the_order_of_first_speech(turns, split):
 def test_turns_that_touch_speech_or_its_margin_stay_whole(turns, speech):
     margin = round(100 * MARGIN)
     # A little shorter, so that no end stands where a margin ends, but for rounding.
-    found = tuple(
-        SpeakerTurn(who, start / 100 + 1e-6, end / 100 - 1e-6) for who, start, end in turns
-    )
-    kept = Diarization(found, found[::2]).touching(
-        [(start / 100, end / 100) for start, end in speech]
-    )
+    spans = [(who, start / 100 + 1e-6, end / 100 - 1e-6) for who, start, end in turns]
+    found = tuple(SpeakerTurn(*span) for span in spans)
+    hundredths = [(start / 100, end / 100) for start, end in speech]
+    kept = Diarization(found, found[::2]).touching(hundredths)
     heard = {at for start, end in speech for at in range(start - margin, end + margin)}
     for before, after in ((found, kept.turns), (found[::2], kept.exclusive)):
         assert after == tuple(turn for turn in before if heard.intersection(moments(turn)))

@@ -11,12 +11,8 @@ from tests.helpers.reference_tables import DOCUMENTS as WITH_TABLES
 from tests.helpers.reference_tables import PLACE, TABLES, filled
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 
-DOCUMENTS = [
-    REPOSITORY / "README.md",
-    REPOSITORY / "CONTRIBUTING.md",
-    *sorted((REPOSITORY / "docs").rglob("*.md")),
-    *sorted((REPOSITORY / "extras").rglob("*.md")),
-]
+DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
+DOCUMENTS += [each for of in ("docs", "extras") for each in sorted((REPOSITORY / of).rglob("*.md"))]
 # The first word of a code span: a file of ours by its ending, which may have stars, a folder by its
 # slash, or a script.
 PATH = re.compile(
@@ -29,9 +25,8 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
 @pytest.fixture(scope="module")
 def tracked() -> set[PurePosixPath]:
     """All files and folders of the repository."""
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=REPOSITORY, check=True, capture_output=True, text=True
-    )
+    command = ["git", "ls-files"]
+    listed = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
     files = [PurePosixPath(line) for line in listed.stdout.splitlines()]
     return {*files, *(folder for file in files for folder in file.parents)}
 

@@ -18,14 +18,9 @@ TREES = {
     )
     for name in MODULES
 }
+NODES = [(name, node) for name, tree in TREES.items() for node in ast.walk(tree)]
 CLASSES, FUNCTIONS = (
-    [
-        (name, node)
-        for name, tree in TREES.items()
-        for node in ast.walk(tree)
-        if isinstance(node, kind)
-    ]
-    for kind in (ast.ClassDef, FUNCTION)
+    [each for each in NODES if isinstance(each[1], kind)] for kind in (ast.ClassDef, FUNCTION)
 )
 BASES = {node.name: [ast.unparse(each) for each in node.bases] for _, node in CLASSES}
 
@@ -78,8 +73,7 @@ def is_open(function: ast.AST) -> bool:
 
 def can_raise(module: str, function: ast.AST) -> set[str]:
     """Return the exceptions that a function names, or that those can raise whose name it names in a
-    reachable module; with their ancestors.
-    """
+    reachable module; with their ancestors."""
     known = names(function)
     todo = [*known]
     for name in todo:

@@ -60,9 +60,8 @@ def test_reduced_products_are_near(dtype, most):
     """At sizes that are packed, compared with float32."""
     torch.manual_seed(0)
     heads = random_heads(models_of(dataclasses.replace(TINY), dtype=torch.float32), 2).medusa.heads
-    wide = tuple(
-        type(each)(torch.randn(4, 512, 512) / 50, each.bias.new_zeros(4, 512)) for each in heads
-    )
+    sized = [(each, torch.randn(4, 512, 512) / 50) for each in heads]
+    wide = tuple(type(each)(weight, each.bias.new_zeros(4, 512)) for each, weight in sized)
     hidden = torch.randn(5, 512)
     exact, rounded = HeadStack(wide)(hidden), HeadStack(wide, dtype)(hidden)
     assert (exact - rounded).abs().max() < most

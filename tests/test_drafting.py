@@ -189,7 +189,6 @@ ASSISTED, FIXED, NONE = (DecodeOptions(assisted=True, drafts=each) for each in (
 
 @pytest.fixture(scope="module")
 def policies():
-    """The policies for an assistant, three heads, and no drafter."""
     main = Decoder(models_of(TINY).model)
     heads = MedusaModel(main, random_heads(models_of(TINY), 3).medusa)
     return [DraftPolicy(each) for each in (main, heads, None)]

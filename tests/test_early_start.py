@@ -73,11 +73,8 @@ def take(schedule: Schedule, count: int) -> list[Window]:
     return windows
 
 
-PARTS = st.lists(
-    st.tuples(st.sampled_from([SPOKEN, SPOKEN, LOUD, QUIET]), st.floats(0.05, 14)),
-    min_size=1,
-    max_size=16,
-)
+SOUND = st.sampled_from([SPOKEN, SPOKEN, LOUD, QUIET])
+PARTS = st.lists(st.tuples(SOUND, st.floats(0.05, 14)), min_size=1, max_size=16)
 
 
 @settings(**STEPS)
@@ -147,9 +144,6 @@ def test_speech_is_the_same_however_much_is_known_when(seed):
     assert vad.find_speech(search.probabilities, len(samples)) == whole
 
 
-# ---- diarization
-
-
 @pytest.fixture(scope="module")
 def speakers() -> tuple[PyannoteDiarizer, np.ndarray, Diarization]:
     """The demo's pipeline with batches of 4 windows; a conversation, and its diarization."""
@@ -215,9 +209,6 @@ def test_results_of_larger_batches_are_dropped_when_memory_runs_out(speakers, mo
     sizes.clear()
     assert diarizer.diarize(samples, SpeakerHints()) == found
     assert again == sizes
-
-
-# ---- in an endpoint
 
 
 @pytest.fixture(scope="module")
@@ -363,9 +354,7 @@ def test_diarization_hears_a_recording_before_its_end(endpoint, long, monkeypatc
         capabilities = Capabilities(hints=True, voices=False, early=True)
 
         def start_early(self):
-            return SimpleNamespace(
-                hear=lambda samples, _: heard.append(samples), diarize=self.diarize
-            )
+            return SimpleNamespace(hear=lambda given, _: heard.append(given), diarize=self.diarize)
 
         def diarize(self, samples, *others):
             assert 0 < len(heard[-1]) < len(samples)

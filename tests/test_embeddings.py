@@ -36,9 +36,6 @@ FOLDER = DEMO_MODELS / "diarization"
 RATE = 16_000
 
 
-# ---- embeddings
-
-
 class Statistics(nn.Module):
     """A small embedding model in two halves: ten features every 20 ms, then masked statistics."""
 
@@ -73,20 +70,15 @@ class Wrapped:
 
 def pipeline_of(embedding, seconds=2.0, batch_size=4):
     """The parts of a SpeakerDiarization that its `get_embeddings` uses."""
-    return SimpleNamespace(
-        training=False,
-        embedding_batch_size=batch_size,
-        _embedding=embedding,
-        _segmentation=SimpleNamespace(duration=seconds),
-        _audio=Audio(RATE, mono="downmix"),
-    )
+    audio, segmentation = Audio(RATE, mono="downmix"), SimpleNamespace(duration=seconds)
+    parts = {"_embedding": embedding, "_segmentation": segmentation, "_audio": audio}
+    return SimpleNamespace(training=False, embedding_batch_size=batch_size, **parts)
 
 
 def scene(windows, frames=50, seconds=2.0, step=0.6, seed=0):
     """Noise and random activity: some speakers rare, some frequent, some overlapping, some silent.
 
-    The last window extends past the end of the noise.
-    """
+    The last window extends past the end of the noise."""
     rng = np.random.default_rng(seed)
     samples = round((step * (windows - 1) + 0.9 * seconds) * RATE)
     noise = rng.normal(0, 0.1, (1, samples)).astype(np.float32)
@@ -99,22 +91,16 @@ def scene(windows, frames=50, seconds=2.0, step=0.6, seed=0):
 
 
 def both(pipeline, file, activity, exclude_overlap):
-    """The embeddings by pyannote's own method and by ours."""
-    stock = SpeakerDiarization.get_embeddings(
-        pipeline, file, activity, exclude_overlap=exclude_overlap
-    )
-    ours = WindowEmbeddings(pipeline)(file, activity, exclude_overlap=exclude_overlap)
-    return stock, ours
+    by_pyannote = SpeakerDiarization.get_embeddings
+    stock = by_pyannote(pipeline, file, activity, exclude_overlap=exclude_overlap)
+    return stock, WindowEmbeddings(pipeline)(file, activity, exclude_overlap=exclude_overlap)
 
 
 @pytest.mark.parametrize("exclude_overlap", [False, True])
 @pytest.mark.parametrize(("batch_size", "seed"), [(1, 0), (4, 1), (4, 2), (32, 3)])
 def test_embeddings_equal_pyannotes(exclude_overlap, batch_size, seed):
-    stock, ours = both(
-        pipeline_of(Wrapped(Statistics()), batch_size=batch_size),
-        *scene(9, seed=seed),
-        exclude_overlap,
-    )
+    pipeline = pipeline_of(Wrapped(Statistics()), batch_size=batch_size)
+    stock, ours = both(pipeline, *scene(9, seed=seed), exclude_overlap)
     assert ours.shape == stock.shape == (9, 3, 20)
     assert ours.dtype == stock.dtype
     np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-6)
@@ -127,9 +113,7 @@ def test_embeddings_equal_pyannotes(exclude_overlap, batch_size, seed):
     st.sampled_from([2, 1_000, 12_345, 32_000]),
     st.booleans(),
 )
-def test_masks_equal_those_pyannote_passes_to_its_model(
-    seed, speakers, min_num_samples, exclude_overlap
-):
+def test_masks_equal_pyannotes(seed, speakers, min_num_samples, exclude_overlap):
     rng = np.random.default_rng(seed)
     frames = int(rng.integers(1, 60))
     data = (rng.random((3, frames, speakers)) < rng.random((3, 1, speakers))).astype(np.float32)
@@ -200,13 +184,8 @@ def test_hook_is_called_at_first_and_after_each_batch(batch_size):
     seen = [min(active, start) for start in range(0, active + batch_size, batch_size)]
     sizes = [0, *np.diff(seen)]
     total = len(seen) - 1
-    assert calls == [
-        ("embeddings", total, completed, windows, size)
-        for completed, (windows, size) in enumerate(zip(seen, sizes, strict=True))
-    ]
-
-
-# ---- which pipelines
+    blocks = enumerate(zip(seen, sizes, strict=True))
+    assert calls == [("embeddings", total, done, *block) for done, block in blocks]
 
 
 def quietly_loaded(folder: str):
@@ -239,18 +218,11 @@ def test_embedding_models_in_one_piece_are_left_unchanged():
     assert vars(pipeline) == before
 
 
-# ---- turns
-
-VBX = {
-    "segmentation": {"min_duration_off": 0.0},
-    "clustering": {"threshold": 0.6, "Fa": 0.07, "Fb": 0.8},
-}
+VBX = {"segmentation": {"min_duration_off": 0.0}}
+VBX["clustering"] = {"threshold": 0.6, "Fa": 0.07, "Fb": 0.8}
 # Which of them is taken says nothing about embeddings.
-HINTS = {
-    "community-1": [SpeakerHints(num_speakers=2)],
-    "3.1": [SpeakerHints(num_speakers=3)],
-    "demo": [SpeakerHints()],
-}
+HINTS = {"community-1": [SpeakerHints(num_speakers=2)], "demo": [SpeakerHints()]}
+HINTS["3.1"] = [SpeakerHints(num_speakers=3)]
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +252,6 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def dialogue():
-    """Three voices of the development set, sometimes two at once."""
     return draw_dialogues([("f5", "Mario", "belinda")], seed=11, seconds=12.0)[0].samples
 
 

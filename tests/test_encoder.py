@@ -102,21 +102,18 @@ def test_a_known_output_takes_its_place_among_others():
     expected = encoder.encode(three, drafted=False).main.clone()
     known = expected[1:2] + 1  # so that it can be told from what is encoded anew
     expected[1] += 1
-    found = encoder.encode(
-        [three[0], three[1]._replace(encoded=known), three[2]], drafted=False
-    ).main
+    asked = [three[0], three[1]._replace(encoded=known), three[2]]
+    found = encoder.encode(asked, drafted=False).main
     torch.testing.assert_close(found, expected)
 
 
 def test_no_window_whose_output_is_known_is_encoded(monkeypatch):
-    models = models_of(TINY)
-    encoder, three = Encoder(models), windows()
+    encoder, three = Encoder(models_of(TINY)), windows()
     outputs = [encoder.encode([window], drafted=False).main for window in three]
     known = [each._replace(encoded=own) for each, own in zip(three, outputs, strict=True)]
     monkeypatch.setattr(encoder, "run_pass", None)
     monkeypatch.setattr(encoder, "log_mel", None)  # nor is a spectrogram made
-    found = encoder.encode(known, drafted=False).main
-    torch.testing.assert_close(found, torch.cat(outputs))
+    torch.testing.assert_close(encoder.encode(known, drafted=False).main, torch.cat(outputs))
 
 
 @pytest.mark.parametrize("own_encoder", [False, True])

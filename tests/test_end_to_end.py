@@ -87,10 +87,8 @@ def test_words_get_their_own_speakers(answer):
     """At least nine of ten words without overlap are in a segment of their own speaker."""
     alone = [word for word in WORDS if not any(talks_over(turn, word) for turn in TURNS)]
     given = [speaker_at(answer["speakers"], (word["start"] + word["end"]) / 2) for word in alone]
-    names, labels = (
-        sorted(TRUTH["cast"]),
-        sorted({entry["speaker"] for entry in answer["speakers"]}),
-    )
+    names = sorted(TRUTH["cast"])
+    labels = sorted({entry["speaker"] for entry in answer["speakers"]})
     assert len(labels) == len(names)
     best = max(
         sum(mapping.get(label) == word["speaker"] for label, word in zip(given, alone, strict=True))
@@ -103,11 +101,8 @@ def test_words_are_the_texts_and_the_speakers(answer):
     words = answer["words"]
     assert "".join(word["word"] for word in words) == answer["text"]
     assert [word for entry in answer["speakers"] for word in entry["words"]] == words
-    assert all(
-        word["speaker"] == entry["speaker"]
-        for entry in answer["speakers"]
-        for word in entry["words"]
-    )
+    pairs = [(entry, word) for entry in answer["speakers"] for word in entry["words"]]
+    assert all(word["speaker"] == entry["speaker"] for entry, word in pairs)
     assert all(0 < word["probability"] <= 1 for word in words)
     times = [time for word in words for time in word["timestamp"]]
     assert times == sorted(times)
@@ -145,9 +140,8 @@ def test_files_do_not_depend_on_shown_times(demo_handler, passage):
     """Without timestamps a table would have a line for each window, and the text would be worse."""
     forms = ["tsv", "txt", "vtt"]
     audio, parameters = wav_file(passage, 16_000), {"diarize": False, "output": forms}
-    bare, timed = (
-        ask(demo_handler, audio, return_timestamps=shown, **parameters) for shown in (False, True)
-    )
+    answers = (ask(demo_handler, audio, return_timestamps=it, **parameters) for it in (False, True))
+    bare, timed = answers
     assert (bare["output"], bare["text"], bare["chunks"]) == (timed["output"], timed["text"], [])
     for form in forms:
         assert len(bare["output"][form].splitlines()) >= len(timed["chunks"]) > 2
@@ -166,11 +160,8 @@ def test_words_are_marked_where_voices_overlap(answer):
 
 
 def talks_over(turn: dict[str, Any], word: dict[str, Any]) -> bool:
-    return (
-        turn["speaker"] != word["speaker"]
-        and turn["start"] < word["end"]
-        and word["start"] < turn["end"]
-    )
+    during = turn["start"] < word["end"] and word["start"] < turn["end"]
+    return during and turn["speaker"] != word["speaker"]
 
 
 def speaker_at(entries: list[dict[str, Any]], moment: float) -> str | None:

@@ -39,10 +39,8 @@ from whosaid.runtime.errors import ENDING, EXIT_STATUS, end_process
 from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Word
 
 WORDS = (Word(" good", 0.0, 0.2), Word(" morning", 0.2, 0.4), Word(" yes", 0.5, 0.9))
-CHUNKS = (
-    Chunk(" good morning", 0.0, 0.4, words=WORDS[:2]),
-    Chunk(" yes", 0.5, 0.9, words=WORDS[2:]),
-)
+GREETING = Chunk(" good morning", 0.0, 0.4, words=WORDS[:2])
+CHUNKS = (GREETING, Chunk(" yes", 0.5, 0.9, words=WORDS[2:]))
 SPEECH = Transcript(CHUNKS, "en", speech=((0.0, 1.0),))
 SILENCE = Transcript((), None)  # no speech
 TURNS = (SpeakerTurn("SPEAKER_00", 0.0, 0.45), SpeakerTurn("SPEAKER_01", 0.45, 1.0))
@@ -110,17 +108,13 @@ def endpoint() -> Iterator[partial[Asked]]:
         each.close()
 
 
-# ---- the response
-
-
 def test_the_response_of_the_contract(endpoint, hum):
     diarizer = StandInDiarizer()
     response = endpoint(speaks(), diarizer)({"inputs": hum, "parameters": {"num_speakers": 3}})
     assert set(response) == RESPONSE_KEYS
-    assert response["speakers"] == [
-        {"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.0, 0.4]},
-        {"speaker": "SPEAKER_01", "text": " yes", "timestamp": [0.5, 0.9]},
-    ]
+    first = {"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.0, 0.4]}
+    second = {"speaker": "SPEAKER_01", "text": " yes", "timestamp": [0.5, 0.9]}
+    assert response["speakers"] == [first, second]
     assert [chunk["text"] for chunk in response["chunks"]] == [" good morning", " yes"]
     assert response["text"] == " good morning yes"
     assert response["warnings"] == ["speaker hints could not be met: 2 found"]
@@ -137,12 +131,6 @@ def test_speakers_are_counted_where_there_is_speech(endpoint, hum, wanted, found
     assert warnings == ([f"speaker hints could not be met: {found} found"] if found else [])
 
 
-def test_without_a_diarization_model_nobody_is_named(endpoint, hum):
-    response = endpoint(speaks())({"inputs": hum})
-    assert response["speakers"] == response["warnings"] == []
-    assert response["text"] == " good morning yes"
-
-
 def test_diarize_false_skips_diarization(endpoint, hum):
     diarizer = StandInDiarizer()
     body = {"inputs": hum, "parameters": {"diarize": False}}
@@ -154,15 +142,11 @@ def test_diarize_false_skips_diarization(endpoint, hum):
 )
 def test_return_timestamps_false_hides_chunks(endpoint, hum, diarizer, timed):
     transcriber = speaks()
-    response = endpoint(transcriber, diarizer)(
-        {"inputs": hum, "parameters": {"return_timestamps": False}}
-    )
+    body = {"inputs": hum, "parameters": {"return_timestamps": False}}
+    response = endpoint(transcriber, diarizer)(body)
     assert (response["chunks"], response["text"]) == ([], " good morning yes")
     assert transcriber.asked[0].decode.timestamps is timed
     assert len(response["speakers"]) == (2 if diarizer else 0)
-
-
-# ---- the request
 
 
 def test_every_parameter_reaches_the_transcriber(endpoint, hum):
@@ -192,9 +176,7 @@ ASSISTANT_MISSING = "assisted: no assistant model is loaded; decoded without one
         ({}, DecodeStats(steps=9), (), []),
     ],
 )
-def test_requested_drafts_that_are_missing_give_a_warning(
-    endpoint, hum, parameters, stats, reasons, warnings
-):
+def test_missing_drafts_give_a_warning(endpoint, hum, parameters, stats, reasons, warnings):
     transcriber = speaks(replace(SPEECH, stats=stats, warnings=reasons))
     answer = endpoint(transcriber)({"inputs": hum, "parameters": parameters})
     assert answer["warnings"] == warnings
@@ -248,15 +230,11 @@ def test_bytes_are_the_file_itself_and_their_parameters_text(endpoint, wav):
 
 
 def test_names_that_mean_nothing_are_ignored_and_named(endpoint, hum):
-    body = {
-        "inputs": hum,
-        "options": 1,
-        "parameters": {"best_of": 2, "generate_kwargs": {"num_beams": 5}},
-    }
-    assert endpoint(speaks())(body)["warnings"] == [
-        "unknown keys are ignored: options",
-        "unknown parameters are ignored: best_of, generate_kwargs",
-    ]
+    parameters = {"best_of": 2, "generate_kwargs": {"num_beams": 5}}
+    body = {"inputs": hum, "options": 1, "parameters": parameters}
+    keys, names = endpoint(speaks())(body)["warnings"]
+    assert keys == "unknown keys are ignored: options"
+    assert names == "unknown parameters are ignored: best_of, generate_kwargs"
 
 
 @given(st.dictionaries(st.text(), st.none(), min_size=1))
@@ -293,9 +271,6 @@ def test_ignored_wishes_about_speakers_give_a_warning(endpoint, hum, diarizer, p
     assert answer["warnings"] == ([warning] if warning else [])
 
 
-# ---- errors
-
-
 @pytest.mark.parametrize(
     ("raised", "answered"),
     [
@@ -306,9 +281,7 @@ def test_ignored_wishes_about_speakers_give_a_warning(endpoint, hum, diarizer, p
         (Unsupported("as it is"), Unsupported),
     ],
 )
-def test_model_exceptions_are_translated_without_their_text(
-    endpoint, hum, caplog, raised, answered
-):
+def test_model_exceptions_are_translated_without_text(endpoint, hum, caplog, raised, answered):
     with pytest.raises(answered) as caught:
         endpoint(speaks(raised))({"inputs": hum})
     for text in (str(caught.value), caplog.text):
@@ -320,9 +293,6 @@ def test_log_names_the_origin_of_unexpected_errors(endpoint, hum, caplog):
     with pytest.raises(ModelError, match="unexpected KeyError"):
         endpoint(speaks(KeyError("x")))({"inputs": hum})
     assert "KeyError in recogniser_stand_ins.py, line" in caplog.text
-
-
-# ---- both sides at once
 
 
 def test_recognition_and_diarization_run_in_parallel(endpoint, hum):
@@ -379,7 +349,6 @@ LOST = RuntimeError("CUDA error: an illegal memory access was encountered")
 
 @pytest.fixture
 def process_ends(monkeypatch) -> Iterator[SimpleQueue[int]]:
-    """Record the exit status instead of ending the process."""
     statuses = SimpleQueue()
     monkeypatch.setattr("whosaid.runtime.errors.SECONDS_TO_ANSWER", 0.0)
     monkeypatch.setattr("whosaid.runtime.errors.os._exit", statuses.put)
@@ -395,9 +364,7 @@ def join_timers() -> None:
 
 
 @pytest.mark.parametrize("side", ["asr", "diarization"])
-def test_a_lost_device_is_answered_and_then_ends_the_process(
-    endpoint, hum, caplog, process_ends, side
-):
+def test_a_lost_device_is_answered_and_ends_the_process(endpoint, hum, caplog, process_ends, side):
 
     class Fails(StandInDiarizer):
         def diarize(self, *_):

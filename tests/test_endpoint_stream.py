@@ -47,8 +47,7 @@ ENGLISH = {"diarize": False, "language": "en"}
 @pytest.fixture(scope="module")
 def handler(whisper_folder, assistant_folder) -> EndpointHandler:
     """Asked for one thing at a time; in float32 no batch changes a number. Random models are never
-    sure: each of their windows would be decoded again.
-    """
+    sure: each of their windows would be decoded again."""
     settings = ModelSettings(
         asr_model=str(whisper_folder), assistant_model=str(assistant_folder), dtype="float32"
     )
@@ -72,16 +71,12 @@ def serving(handler):
 
     def make(**options) -> Endpoint:
         limits = Limits(shared=True)
-        load = partial(
-            Transcriber, alone.recogniser.transcriber.models, fallback=None, limits=limits
-        )
+        models = alone.recogniser.transcriber.models
+        load = partial(Transcriber, models, fallback=None, limits=limits)
         recogniser = Recogniser(load, 1)
         cpu = torch.device("cpu")
-        made.append(
-            TranscriptionEndpoint(
-                resident(recogniser, TurnsOfSeconds()), alone.limits, cpu, 1, **options
-            )
-        )
+        held = resident(recogniser, TurnsOfSeconds())
+        made.append(TranscriptionEndpoint(held, alone.limits, cpu, 1, **options))
         return made[-1]
 
     yield make
@@ -103,7 +98,6 @@ def endpoint(shared) -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="module")
 def recording(wav):
-    """Base64 of the first `seconds` of a conversation."""
 
     def make(seconds):
         return base64.b64encode(wav(conversation()[: seconds * 16_000])).decode()
@@ -160,9 +154,8 @@ def test_requests_at_once_are_answered_as_one_by_one(handler, endpoint, recordin
     """Some windows are decoded again."""
     for each in (handler.endpoint, endpoint):
         monkeypatch.setattr(each.recogniser.transcriber, "fallback", DEFAULT_FALLBACK)
-    bodies = [
-        {"inputs": recording(2), "parameters": {"diarize": False, **options}} for options in OPTIONS
-    ]
+    asked = [{"diarize": False, **options} for options in OPTIONS]
+    bodies = [{"inputs": recording(2), "parameters": each} for each in asked]
     expected = [handler(body) for body in bodies]
     before = replace(endpoint.recogniser.counts)
 
@@ -216,10 +209,8 @@ def with_clips(endpoint, recording):
     """A request for a recording of some seconds, with clips of several people."""
 
     def make(seconds, *clips):
-        known = [
-            {"name": f"person {place}", "reference": recording(each)}
-            for place, each in enumerate(clips)
-        ]
+        people = enumerate(map(recording, clips))
+        known = [{"name": f"person {place}", "reference": each} for place, each in people]
         inputs = recording(seconds)
         return parsed(endpoint, inputs, language="en", diarize=True, known_speakers=known)
 
@@ -252,9 +243,7 @@ def test_clips_are_embedded_before_the_audio_is_decoded(endpoint, with_clips, mo
 
 
 @asynchronous
-async def test_between_two_clips_others_have_their_turn(
-    endpoint, with_clips, recording, gate, monkeypatch
-):
+async def test_others_go_between_two_clips(endpoint, with_clips, recording, gate, monkeypatch):
     """The other recording is longer than the clips."""
     monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
 
@@ -358,9 +347,8 @@ async def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording,
 
     monkeypatch.setattr("whosaid.asr.output.chunks.aligned_words", fail)
 
-    answer, failed = await asyncio.gather(
-        endpoint.answer(good), endpoint.answer(bad), return_exceptions=True
-    )
+    both = map(endpoint.answer, (good, bad))
+    answer, failed = await asyncio.gather(*both, return_exceptions=True)
     assert isinstance(failed, ModelError)
     assert "ValueError" in str(failed)
     assert answer.transcript.chunks
@@ -380,9 +368,7 @@ async def test_cancelled_request_frees_its_rows(endpoint, recording):
 
 
 @asynchronous
-async def test_events_tell_how_much_of_the_search_for_speakers_is_done(
-    endpoint, recording, monkeypatch
-):
+async def test_events_tell_the_progress_of_diarization(endpoint, recording, monkeypatch):
     events, known = [], threading.Event()
 
     def hear(pause):
@@ -396,8 +382,7 @@ async def test_events_tell_how_much_of_the_search_for_speakers_is_done(
         events.append(event)
         if isinstance(event, Diarized):
             known.set()
-    kinds = [*dict.fromkeys(map(type, events))]
-    assert kinds == [Decoded, Transcribed, Diarized, Finished]
+    assert [*dict.fromkeys(map(type, events))] == [Decoded, Transcribed, Diarized, Finished]
     assert {each.share for each in events if isinstance(each, Diarized)} == {0.25}
 
 
@@ -442,8 +427,7 @@ async def test_cancelled_request_frees_its_queued_samples(endpoint, recording, g
     monkeypatch.setattr("whosaid.endpoint.request_steps.decoding_steps", decoded)
 
     def is_freed():
-        """Return whether it is freed once the preparation thread is done and the cancelled task
-        is collected."""
+        """Return whether it is freed once preparation is done and the task is collected."""
         for _ in range(300):
             gc.collect()
             if freed.wait(0.1):
@@ -465,9 +449,7 @@ async def test_cancelled_request_frees_its_queued_samples(endpoint, recording, g
 
 
 @asynchronous
-async def test_short_recording_is_diarized_before_a_waiting_long_one(
-    endpoint, recording, gate, monkeypatch
-):
+async def test_short_recording_is_diarized_before_long_one(endpoint, recording, gate, monkeypatch):
     """While one of ten seconds is being diarized, the shorter of two queued recordings is next."""
     monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
     submit, arrived = endpoint.workers.diarization.submit, asyncio.Queue()
@@ -511,10 +493,8 @@ async def test_short_recording_is_decoded_between_long_ones(endpoint, recording,
     monkeypatch.setattr("whosaid.audio.decode.STEP_SECONDS", 1)
     monkeypatch.setattr("whosaid.endpoint.request_steps.decoding_steps", watched)
 
-    long = [
-        asyncio.ensure_future(endpoint.answer(parsed(endpoint, inputs[8], language="en")))
-        for _ in range(8)
-    ]
+    longs = [parsed(endpoint, inputs[8], language="en") for _ in range(8)]
+    long = [asyncio.ensure_future(endpoint.answer(each)) for each in longs]
     assert await asyncio.to_thread(begun.wait, 60)
     short = asyncio.ensure_future(endpoint.answer(parsed(endpoint, inputs[3], language="en")))
     await asyncio.sleep(0)
@@ -529,9 +509,7 @@ async def test_short_recording_is_decoded_between_long_ones(endpoint, recording,
     assert before.count(True) <= 1 + -(-before.count(False) // 7)
 
 
-def test_audio_is_decoded_while_there_is_room_for_its_samples(
-    alone, serving, recording, monkeypatch
-):
+def test_audio_is_decoded_while_its_samples_have_room(alone, serving, recording, monkeypatch):
     """Six recordings where two have room: never are more alive, and the answers are right."""
     bodies = [recording(1), recording(2)]
     expected = [alone({"inputs": body, "parameters": ENGLISH}) for body in bodies] * 3

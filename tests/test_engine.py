@@ -188,9 +188,8 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, batch_size, draf
         said = [*answer.tokens, models.special_tokens.end_of_text][: len(answer.log_probs)]
         expected = oracle.sharpest(oracle.cross_attention(models, window, said, heads))
         # Spectrograms are float32 here and there: what is computed from them is float64.
-        torch.testing.assert_close(
-            torch.from_numpy(answer.attention), expected, atol=1e-6, rtol=1e-5
-        )
+        attention = torch.from_numpy(answer.attention)
+        torch.testing.assert_close(attention, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_loops_are_looked_for_in_the_attention_of_all_heads(monkeypatch):
@@ -247,14 +246,12 @@ def test_language_detection_projects_no_cross_attention(monkeypatch):
 
 
 def test_rejected_texts_alone_are_those_of_beams_beside_any_neighbours():
-    """Rejected texts equal those of beam search from the start; all others are transformers'
-    greedy texts."""
+    """Rejected texts are those of beam search from the start, others transformers' greedy ones."""
     windows = windows_of(True, 8, 30)
     special = models_of(TINY).special_tokens
-    untimed = [
-        dataclasses.replace(each, prompt=special.with_timestamps(each.prompt, False))
-        for each in windows
-    ]
+    prompts = [special.with_timestamps(each.prompt, False) for each in windows]
+    pairs = zip(windows, prompts, strict=True)
+    untimed = [dataclasses.replace(each, prompt=prompt) for each, prompt in pairs]
     engine, greedy = engine_of(TINY, RAGGED[TINY]), truth(True, 8, 30, ending=RAGGED[TINY])
     by_beams = decode(engine, untimed, DecodeOptions(False, num_beams=3))
     first = decode(engine, windows, DecodeOptions())
@@ -315,9 +312,7 @@ def test_session_closed_early_leaves_nothing_behind():
     [(12, 12, 3, [12, 6]), (4, 24, 2, [4])],
     ids=["a full batch", "fewer windows than were asked for at once"],
 )
-def test_out_of_memory_halves_what_ran_and_loses_nothing(
-    monkeypatch, count, batch_size, fitting, refused
-):
+def test_out_of_memory_halves_and_loses_nothing(monkeypatch, count, batch_size, fitting, refused):
     windows, expected = asked_of(TINY, True, count)
     engine, sizes = DecodeEngine(models_of(TINY, RAGGED[TINY])), []
     launch = engine.runner.launch
@@ -393,7 +388,6 @@ DIFFERENT = [
 
 
 def asked_with(number):
-    """The options of that number, and what is asked with them."""
     options = DIFFERENT[number]
     return options, windows_of(options.timestamps)[number % 3 :]
 
@@ -475,9 +469,8 @@ def test_looping_rows_are_stopped_and_cut_when_certain(monkeypatch, timestamps, 
         if loop is not None and loop.stop < most // 2:
             loops[key] = loop
     options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(None), drafts=drafts)
-    answers, stats = decode_counted(
-        engine_of(TINY, None, 0.1), [windows[key] for key in loops], options
-    )
+    looping = [windows[key] for key in loops]
+    answers, stats = decode_counted(engine_of(TINY, None, 0.1), looping, options)
     for key, loop in loops.items():
         said = [token for token in answers[key].tokens if token < end_of_text]
         assert answers[key].cut

@@ -49,8 +49,7 @@ def encode(wav):
 def dialogue(encode):
     """Anna, Bob and a stranger, in base64.
 
-    The same in any order of the tests: a new process speaks (see `tests.support.speech`).
-    """
+    The same in any order of the tests: a new process speaks (see `tests.support.speech`)."""
     cast, generator = [ANNA, BOB, STRANGER], np.random.default_rng(3)
     with get_context("spawn").Pool(1) as pool:
         scene = pool.apply(draw_dialogue, (cast, 20.0, Style(noise=1e-3), generator))
@@ -59,10 +58,8 @@ def dialogue(encode):
 
 @pytest.fixture(scope="module")
 def clips(encode):
-    return {
-        "Anna": encode(clip(ANNA, 3.5)),
-        "Bob B.": "data:audio/wav;base64," + encode(clip(BOB, 3.5)),
-    }
+    bob = "data:audio/wav;base64," + encode(clip(BOB, 3.5))
+    return {"Anna": encode(clip(ANNA, 3.5)), "Bob B.": bob}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +81,6 @@ def plain(ask):
 
 @pytest.fixture(scope="module")
 def log():
-    """Everything that is logged from the first answer on."""
     lines = io.StringIO()
     handler, root = logging.StreamHandler(lines), logging.getLogger()
     before = root.level
@@ -121,9 +117,7 @@ def test_known_speakers_have_names_and_the_stranger_keeps_the_label(answer, plai
 
 
 def test_names_change_nothing_but_labels_wherever_they_stand(answer, plain):
-    body = {
-        name: value for name, value in answer.items() if name not in ("known_speakers", "output")
-    }
+    body = {key: value for key, value in answer.items() if key not in ("known_speakers", "output")}
     expected = {name: value for name, value in plain.items() if name != "output"}
     assert json.loads(renamed(json.dumps(body), answer)) == expected
     assert {word["speaker"] for word in answer["words"]} == speakers(answer)
@@ -141,9 +135,7 @@ def test_two_clips_of_a_name_match_at_8_khz(ask, encode, clips):
 
 
 @pytest.mark.parametrize("parameters", [{"diarize": False}, {}], ids=["not asked for", "no model"])
-def test_without_diarization_clips_and_voices_are_a_warning(
-    demo_handler, monkeypatch, hum, parameters
-):
+def test_clips_without_diarization_are_a_warning(demo_handler, monkeypatch, hum, parameters):
     if not parameters:
         monkeypatch.setattr(demo_handler.endpoint.models, "diarizer", None)
     known = [{"name": "Anna", "reference": "never decoded"}] * 2
@@ -151,18 +143,13 @@ def test_without_diarization_clips_and_voices_are_a_warning(
     found = demo_handler({"inputs": hum, "parameters": asked})
     for ignored in ("known_speakers are ignored", "voices are ignored"):
         assert any(ignored in warning for warning in found["warnings"])
-    assert found["known_speakers"] == [
-        {"name": "Anna", "label": None, "similarity": None, "matched": False}
-    ]
+    unmatched = {"name": "Anna", "label": None, "similarity": None, "matched": False}
+    assert found["known_speakers"] == [unmatched]
     assert found["voices"] == {}
-
-
-# ---- voices of answers
 
 
 @pytest.fixture(scope="module")
 def voices(demo_handler, clips):
-    """The voice in each clip, from an answer to a request with the clip as its audio."""
     found = {}
     for name, inputs in clips.items():
         answer = demo_handler({"inputs": inputs, "parameters": {"voices": True}})
@@ -260,9 +247,6 @@ def test_useless_voice_is_refused_before_the_audio(demo_handler, voices, change,
     assert refused.value.param == f"known_speakers[1].voice.{field}"
 
 
-# ---- refusals, before the audio
-
-
 @pytest.fixture(scope="module")
 def useless(encode):
     both = np.concatenate([clip(ANNA, 3.0), clip(BOB, 3.0)])
@@ -292,9 +276,7 @@ def named(pairs):
     return [{"name": name, "reference": reference} for name, reference in pairs]
 
 
-def test_bytes_of_all_clips_and_the_audio_count_together(
-    demo_handler, monkeypatch, clips, dialogue
-):
+def test_bytes_of_clips_and_audio_count_together(demo_handler, monkeypatch, clips, dialogue):
     size = len(base64.b64decode(clips["Anna"]))
     known = {"known_speakers": named([("A", clips["Anna"]), ("B", clips["Anna"])])}
     monkeypatch.setattr(demo_handler.endpoint.workers, "limits", AudioLimits(60, 2 * size - 1))
@@ -311,9 +293,8 @@ def test_doubtful_clips_are_used_with_a_warning(demo_endpoint, encode):
     rng = np.random.default_rng(0)
     short = clip(ANNA, 1.5)
     noisy = clip(BOB, 6.0) + 0.08 * rng.standard_normal(7 * RATE)
-    config = {
-        "known_speakers": named([("A", encode(short)), ("B", encode(noisy)), ("C", encode(short))])
-    }
+    clips = [("A", encode(short)), ("B", encode(noisy)), ("C", encode(short))]
+    config = {"known_speakers": named(clips)}
     find_speech, limits = demo_endpoint.recogniser.transcriber.find_speech, demo_endpoint.limits
     enrolment = VoiceEnroller(demo_endpoint.diarizer, find_speech, limits, RATE)
     for each in InferenceConfig.read(config).known_speakers:

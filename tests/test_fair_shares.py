@@ -44,17 +44,11 @@ def test_first_of_equal_classes_goes_first():
     assert turns.next([]) is None
 
 
-def test_lone_class_owes_nothing_for_its_time():
+@pytest.mark.parametrize("seconds", [{"LONG": 100.0}, {"LONG": 1.0, "SHORT": 100.0}])
+def test_a_lone_class_owes_nothing_and_an_idle_one_saves_nothing(seconds):
     turns = FairShares(WORK_WEIGHTS)
-    run(turns, [WorkClass.LONG], 100.0)
-    spent = run(turns, [WorkClass.SHORT, WorkClass.LONG], 40.0)
-    assert spent[WorkClass.LONG] == pytest.approx(10.0, rel=0.01)
-
-
-def test_an_idle_class_saves_nothing():
-    turns = FairShares(WORK_WEIGHTS)
-    run(turns, [WorkClass.LONG], 1.0)
-    run(turns, [WorkClass.SHORT], 100.0)
+    for name, alone in seconds.items():
+        run(turns, [WorkClass[name]], alone)
     spent = run(turns, [WorkClass.SHORT, WorkClass.LONG], 40.0)
     assert spent[WorkClass.LONG] == pytest.approx(10.0, rel=0.01)
 

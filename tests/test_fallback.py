@@ -41,8 +41,7 @@ def result_of(logprob: float, no_speech_prob: float = 0.0, repetitive: bool = Fa
     ],
 )
 def test_unlikely_or_repetitive_texts_are_rejected(text_logprob, no_speech_prob, repetitive, again):
-    result = result_of(text_logprob, no_speech_prob, repetitive)
-    assert Fallback().rejects(result) is again
+    assert Fallback().rejects(result_of(text_logprob, no_speech_prob, repetitive)) is again
 
 
 @pytest.mark.parametrize(

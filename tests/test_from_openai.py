@@ -84,9 +84,6 @@ def client(endpoint) -> Iterator[openai.OpenAI]:
         yield client
 
 
-# ---- the page
-
-
 def test_rows_are_exactly_the_sdks_fields():
     hints = get_type_hints(FIELDS, include_extras=True)
     nested = {f"chunking_strategy.{name}" for name in get_type_hints(VAD)}
@@ -127,13 +124,9 @@ def test_page_names_every_event_of_the_sdk():
     assert first_cells("event") == set().union(*kinds)
 
 
-# ---- what the page says, by the SDK, where no other module asks it
-
-
 @pytest.mark.parametrize("model", sorted(values(AudioModel)))
 def test_every_model_of_the_sdk_is_the_loaded_one(client, model):
-    loaded = client.models.list().data[0]
-    assert client.models.retrieve(model) == loaded
+    assert client.models.retrieve(model) == client.models.list().data[0]
     assert client.audio.transcriptions.create(file=SOUND, model=model).text
 
 
@@ -158,17 +151,14 @@ def test_the_vads_options_are_served(client, endpoint, name):
     assert [*served.values()] == [value]
     with pytest.raises(openai.BadRequestError) as refused:
         create(**{name: -1})
-    assert (refused.value.code, refused.value.param) == (
-        "INVALID_PARAMETER",
-        f"chunking_strategy[{name}]",
-    )
+    param = f"chunking_strategy[{name}]"
+    assert (refused.value.code, refused.value.param) == ("INVALID_PARAMETER", param)
 
 
 def test_every_key_of_the_sdks_types_comes(client):
     def create(**fields):
-        answer = client.audio.transcriptions.with_raw_response.create(
-            file=SOUND, model="whisper-1", **fields
-        )
+        create = client.audio.transcriptions.with_raw_response.create
+        answer = create(file=SOUND, model="whisper-1", **fields)
         return json.loads(answer.text)
 
     plain = create(include=["logprobs"])

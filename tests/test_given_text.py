@@ -37,18 +37,14 @@ from whosaid.transcribe.__main__ import CONVERSATION
 from whosaid.transcript import Chunk, Transcript, Unspoken, Word
 
 SECONDS = 26.4  # of the conversation are heard, up to a pause
-TRUTH = [
-    word
-    for word in json.loads(CONVERSATION.with_suffix(".json").read_text())["words"]
-    if word["end"] < SECONDS
-]
+SAID = json.loads(CONVERSATION.with_suffix(".json").read_text())["words"]
+TRUTH = [word for word in SAID if word["end"] < SECONDS]
 MODELS = loaded(SMALL)
 EXTRA = "the hotel opens on monday and costs four hundred dollars"
 MOSTLY = 0.97  # of the conversation's words; in some places two people speak at once
 ITEMS = st.text("abcd", max_size=40)
-WORDS = st.lists(
-    st.sampled_from(["aa", "bb", "cc", "dd", "ee", "ff", "gg"]), min_size=1, max_size=40
-)
+WORD = st.sampled_from(["aa", "bb", "cc", "dd", "ee", "ff", "gg"])
+WORDS = st.lists(WORD, min_size=1, max_size=40)
 
 
 @given(ITEMS, ITEMS)
@@ -77,9 +73,8 @@ def placed(script: str, *texts: str) -> tuple[list[str], str]:
     text, windows = run_steps(place_text(words, windows_of(*texts)))
     by_window = ["" for _ in texts]
     for each in windows:
-        by_window[each.window.start // SAMPLE_RATE] = " ".join(
-            script.split()[word] for word in each.words
-        )
+        spoken = " ".join(script.split()[word] for word in each.words)
+        by_window[each.window.start // SAMPLE_RATE] = spoken
     return by_window, " ".join(script.split()[word] for word in sorted(text.recognised))
 
 
@@ -92,10 +87,8 @@ def test_words_are_placed_beside_similar_recognised_words():
 
 def test_unrecognised_words_are_uncertain_and_move_no_others():
     script = "one two seven eight nine three four"
-    assert placed(script, "one two", "three four") == (
-        ["one two seven eight nine", "three four"],
-        "one two three four",
-    )
+    first, second = "one two seven eight nine", "three four"
+    assert placed(script, "one two", second) == ([first, second], "one two three four")
     assert placed("three", "one two", "three four", "five") == (["", "three", ""], "three")
     assert placed("one two") == ([], "")
 
@@ -177,9 +170,8 @@ def test_given_text_may_fill_the_longest_text():
     assert MODELS.special_tokens.max_length // 2 < len("".join(said))
     words = tuple(Word(each, n / 6, (n + 1) / 6) for n, each in enumerate(said))
     window, _ = schedule_of(2).planned()
-    chunks, unspoken = forced(
-        "".join(said), [Recognised(window, [Chunk("", 0, 2, words=words)], True)]
-    )
+    recognised = Recognised(window, [Chunk("", 0, 2, words=words)], True)
+    chunks, unspoken = forced("".join(said), [recognised])
     assert "".join(chunk.text for chunk in chunks) == "".join(said)
     assert unspoken == ()
 
@@ -191,8 +183,7 @@ def test_given_text_is_unspoken_if_nothing_was_recognised():
 
 
 def test_untimed_window_weighs_given_words_as_transformers_does():
-    """The prompt has no timestamps, and a suppressed word counts as a candidate. Another window has
-    timestamps."""
+    """The prompt has no timestamps, and a suppressed word counts. Another window has timestamps."""
     schedule, words = schedule_of(2), (" word300", " word301")
     windows, recognised = schedule.planned(), []
     for window, word, start in zip(windows, words, (0.5, 4.5), strict=True):
@@ -213,9 +204,6 @@ def test_untimed_window_weighs_given_words_as_transformers_does():
     allowed[0, first] = scores[0, first]
     expected = float(allowed.log_softmax(dim=1)[0, first])
     assert of_word[words[1]].log_probs[0] == pytest.approx(expected, abs=1e-6)
-
-
-# ---- the demo's models
 
 
 @pytest.fixture(scope="module")
@@ -268,11 +256,8 @@ def test_true_text_is_timed_as_exactly_as_recognition(transcriber, samples, reco
     assert len(words_of(found)) >= MOSTLY * len(script)
     own = words_of(recognised)
     partners = pair_items([each.text.strip() for each in own], script)
-    right = [
-        (word, partner)
-        for word, partner in zip(own, partners.tolist(), strict=True)
-        if partner != NONE and word.text.strip() == script[partner]
-    ]
+    pairs = [pair for pair in zip(own, partners.tolist(), strict=True) if pair[1] != NONE]
+    right = [(word, partner) for word, partner in pairs if word.text.strip() == script[partner]]
     ours = errors(words_of(found), spoken_numbers(found))
     theirs = errors(*zip(*right, strict=True))
     assert np.median(ours) <= np.median(theirs) + 0.005
@@ -292,8 +277,7 @@ def spoken_numbers(found: Transcript) -> list[int]:
 
 def test_timestamps_in_a_text_are_no_words(transcriber, samples):
     text = "<|0.00|> good morning how can i help you <|2.40|>"
-    options = asking(language="en", text=text)
-    found = transcriber.transcribe(samples[: 3 * SAMPLE_RATE], options)
+    found = transcriber.transcribe(samples[: 3 * SAMPLE_RATE], asking(language="en", text=text))
     assert [chunk.text for chunk in found.chunks] == [" good morning how can i help you"]
 
 

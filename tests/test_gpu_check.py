@@ -125,10 +125,8 @@ def test_failing_check_is_a_line_beside_the_others():
 
 def test_first_line_summarises_the_page():
     page = Page(False)
-    page.sections["Load"] = [
-        note("load and warm-up", "8.2 s"),
-        judge("graphs captured at load", "123", "123", fine=True),
-    ]
+    graphs = judge("graphs captured at load", "123", "123", fine=True)
+    page.sections["Load"] = [note("load and warm-up", "8.2 s"), graphs]
     page.sections["Speed"] = [note("RTFx", "477.8 at batch 24"), note("GPU busy", "89%")]
     summary = page.markdown().splitlines()[4]
     assert summary == (
@@ -139,10 +137,8 @@ def test_first_line_summarises_the_page():
 
 def profiled(events):
     """torch's profiler, where it saw these kinds of work from one second to another."""
-    seen = [
-        SimpleNamespace(device_type=kind, time_range=SimpleNamespace(start=start, end=end))
-        for kind, start, end in events
-    ]
+    spans = [(kind, SimpleNamespace(start=start, end=end)) for kind, start, end in events]
+    seen = [SimpleNamespace(device_type=kind, time_range=span) for kind, span in spans]
     return lambda **_: nullcontext(SimpleNamespace(events=lambda: seen))
 
 
@@ -151,12 +147,8 @@ def refuses(**_):
 
 
 # Two kernels at once, a pause, and a copy; and the CPU.
-EVENTS = [
-    (torch.autograd.DeviceType.CUDA, 2e6, 5e6),
-    (torch.autograd.DeviceType.CUDA, 1e6, 3e6),
-    (torch.autograd.DeviceType.CUDA, 8e6, 9e6),
-    (torch.autograd.DeviceType.CPU, 0, 10e6),
-]
+ON = torch.autograd.DeviceType
+EVENTS = [(ON.CUDA, 2e6, 5e6), (ON.CUDA, 1e6, 3e6), (ON.CUDA, 8e6, 9e6), (ON.CPU, 0, 10e6)]
 
 
 @pytest.mark.parametrize(

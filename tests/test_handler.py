@@ -4,6 +4,7 @@ import asyncio
 import base64
 import gc
 import importlib.util
+import itertools
 import json
 import logging
 import sys
@@ -71,11 +72,8 @@ def test_our_log_counts_and_times(tiny_handler, hum, caplog):
 def test_concurrent_calls_share_a_batch_with_unchanged_answers(precise_handler, wav):
     """All calls arrive before the engine takes a step, so that their windows share rows."""
     inputs = base64.b64encode(wav(speech(2.0))).decode()
-    options = [
-        {"assisted": assisted, "language": each}
-        for assisted in (False, None)
-        for each in ("en", None)
-    ]
+    both = itertools.product((False, None), ("en", None))
+    options = [{"assisted": assisted, "language": language} for assisted, language in both]
     bodies = [{"inputs": inputs, "parameters": each} for each in options]
     alone = [precise_handler(body) for body in bodies]
     recogniser = precise_handler.endpoint.recogniser

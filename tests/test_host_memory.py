@@ -14,9 +14,8 @@ from whosaid.runtime.host_memory import HostMemory, host_memory, return_freed, u
 
 GIB = 1 << 30
 linux = pytest.mark.skipif(sys.platform != "linux", reason="it is read in /proc")
-glibc = pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc", reason="other allocators do as they like"
-)
+is_glibc = platform.libc_ver()[0] == "glibc"
+glibc = pytest.mark.skipif(not is_glibc, reason="other allocators do as they like")
 MEMINFO = ("MemTotal", "MemFree", "Buffers", "Cached", "Shmem", "Active", "Inactive")
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Pages that come with the same blocks of 12 MiB again and again, after the first time.

@@ -28,10 +28,8 @@ def test_the_phrases_most_alike_are_found_as_by_brute_force():
         return "".join(random.choice([*"abdeiklmnorstu"], random.integers(3, most)))
 
     def similarity(left, right):
-        doubled = [
-            "".join(each if each in "aeiou" else 2 * each for each in sound(text))
-            for text in (left, right)
-        ]
+        sounds = [sound(text) for text in (left, right)]
+        doubled = ["".join(each if each in "aeiou" else 2 * each for each in it) for it in sounds]
         return 1 - edits(*doubled) / 2 / max(len(sound(left)), len(sound(right)))
 
     phrases = [*dict.fromkeys(word(8) for _ in range(300))]
@@ -78,9 +76,7 @@ def proposing(demo_handler):
             log_probs += [log_prob] * len(new)
         prompt = models.special_tokens.prompt("en", "transcribe", timestamps=True)
         found = HotWordProposer(models, HotWords(phrases)).propose(prompt, tokens, log_probs)
-        return [
-            (models.text_of(tokens[start:stop]), models.text_of(new)) for start, stop, new in found
-        ]
+        return [(models.text_of(tokens[at:stop]), models.text_of(new)) for at, stop, new in found]
 
     return propose
 
@@ -115,10 +111,8 @@ def test_a_list_of_other_words_changes_nothing(demo_handler):
     """Except last digits of probabilities: drafts depend on measured costs."""
     options = {"return_timestamps": "word", "diarize": True, "group_by_speaker": True, "output": []}
     strange = [f"xylophone {number}" for number in range(2000)]
-    plain, *others = (
-        json.loads(ask(demo_handler, **options, **hot))
-        for hot in ({}, {"hotwords": strange}, {"hotwords": []})
-    )
+    asked = ({}, {"hotwords": strange}, {"hotwords": []})
+    plain, *others = (json.loads(ask(demo_handler, **options, **hot)) for hot in asked)
     for other in others:
         assert [*parts(options, other)] == [*parts(options, plain)]
         assert not any("heard" in word for word in other["words"])

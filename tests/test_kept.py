@@ -18,13 +18,9 @@ from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Word
 MODELS = {"asr_model": "a/whisper", "assistant_model": None, "diarization_model": "a/pipeline"}
 FORMATS = sorted(BY_WORD | BY_SEGMENT)
 LAYOUTS = [
-    {},
-    {"max_line_width": 12},
-    {"max_line_width": 20, "max_line_count": 1},
-    {"max_words_per_line": 2},
-    {"highlight_words": True},
-    {"subtitle_speakers": False},
-]
+    {}, {"max_line_width": 12}, {"max_line_width": 20, "max_line_count": 1},
+    {"max_words_per_line": 2}, {"highlight_words": True}, {"subtitle_speakers": False},
+]  # fmt: skip
 
 
 def transcript(shift: float = 0.0) -> Transcript:
@@ -50,10 +46,8 @@ def an_answer(parameters: dict, apart: str) -> dict:
     config = InferenceConfig.read(parameters)
     heard, found = [transcript()], [diarization() if apart == "voices" else None]
     if apart == "overlap":
-        one, other = (
-            [replace(each, voice=voice) for each in transcript(shift).chunks]
-            for voice, shift in (("A", 0.0), ("B", 0.9))
-        )
+        pairs = (("A", 0.0), ("B", 0.9))
+        one, other = ([replace(it, voice=who) for it in transcript(at).chunks] for who, at in pairs)
         chunks = sorted([*one, *other], key=lambda chunk: chunk.start)
         heard, found = [replace(transcript(), chunks=tuple(chunks))], [diarization()]
     if apart == "channels":
@@ -92,9 +86,8 @@ def test_without_word_times_texts_follow_and_subtitles_do_not():
 
 def test_turns_are_kept_as_they_are():
     kept = a_kept_answer(for_keeping({"output": ["rttm"]}))
-    laid_out = RunRequest(MODELS, for_keeping({"max_line_width": 9})).laid_out(
-        kept, ["srt", "rttm"]
-    )
+    request = RunRequest(MODELS, for_keeping({"max_line_width": 9}))
+    laid_out = request.laid_out(kept, ["srt", "rttm"])
     assert laid_out["output"]["rttm"] == kept["output"]["rttm"] != ""
 
 

@@ -2,8 +2,7 @@
 demo models.
 
 Where a failure comes from what diarization finds, a stand-in finds just that, and the rest of the
-endpoint meets it.
-"""
+endpoint meets it."""
 
 import base64
 import json
@@ -74,8 +73,7 @@ def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, monkeypatch):
     """insanely-fast-whisper #91: no end was predicted, and `None - float` ended the request.
 
     transformers' pipeline gives the last chunk of these thirty seconds of speech the end None, with
-    this model too.
-    """
+    this model too."""
     cut = 41.72  # seconds
     assert any(word["start"] < cut < word["end"] for word in TRUTH["words"])
     monkeypatch.setattr(demo_handler.endpoint.models, "diarizer", Found(("SPEAKER_00", 0.0, 30.0)))
@@ -111,21 +109,14 @@ def test_files_in_which_turns_and_words_do_not_meet(ask_of, turns):
     answer = ask_of(*turns, return_timestamps="word")
     assert_whole(answer)
     for speaker, start, end in turns:
-        inside = [
-            word
-            for word in answer["words"]
-            if start <= word["timestamp"][0] <= word["timestamp"][1] <= end
-        ]
+        spans = [(word, *word["timestamp"]) for word in answer["words"]]
+        inside = [word for word, begin, stop in spans if start <= begin <= stop <= end]
         assert {word["speaker"] for word in inside} == ({speaker} if start < LENGTH else set())
-    far = [
-        word for word in answer["words"] if all(seconds_away(word, turn) > 1.0 for turn in turns)
-    ]
+    far = [word for word in answer["words"] if all(seconds_away(word, it) > 1.0 for it in turns)]
     assert len(far) > 30
     assert {word["speaker"] for word in far} == {None}
-    assert {entry["speaker"] for entry in answer["speakers"]} <= {
-        None,
-        *(speaker for speaker, _, _ in turns),
-    }
+    people = {speaker for speaker, _, _ in turns}
+    assert {entry["speaker"] for entry in answer["speakers"]} <= {None, *people}
     assert turns or {entry["speaker"] for entry in answer["speakers"]} == {None}
 
 
@@ -137,8 +128,7 @@ def test_every_word_tells_its_speaker(ask_of):
     """whisperX #1072, #270 and #804: words between turns came without a speaker, in the middle of a
     sentence.
 
-    Here turns cover every other half second of one speaker's speech.
-    """
+    Here turns cover every other half second of one speaker's speech."""
     turns = [("SPEAKER_00", at / 2, at / 2 + 0.5) for at in range(0, int(LENGTH * 2), 2)]
     answer = ask_of(*turns, return_timestamps="word")
     words = [word for entry in answer["speakers"] for word in entry["words"]]

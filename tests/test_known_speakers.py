@@ -27,9 +27,7 @@ SAME = 0.78
 
 def diarization(**voices):
     """Speakers S0, S1, ... who each speak for ten seconds, with these embeddings."""
-    turns = tuple(
-        SpeakerTurn(label, 10.0 * place, 10.0 * place + 10) for place, label in enumerate(voices)
-    )
+    turns = tuple(SpeakerTurn(name, 10.0 * at, 10.0 * at + 10) for at, name in enumerate(voices))
     return Diarization(turns, turns, voices=voices)
 
 
@@ -98,9 +96,7 @@ def test_permuted_names_name_the_same_speakers():
     expected = named(name_speakers(diarization(**voices), known(**clips)))
     assert expected == ["a", "b", "c", "SPEAKER_03"]
     for order in permutations(clips):
-        naming = name_speakers(
-            diarization(**voices), known(**{name: clips[name] for name in order})
-        )
+        naming = name_speakers(diarization(**voices), known(**{it: clips[it] for it in order}))
         assert named(naming) == expected
         assert [each.name for each in naming.known_speakers] == list(order)
 
@@ -120,9 +116,8 @@ def test_the_threshold_of_the_request_decides():
         clip = known(same_voice, Anna=AXES[0] + 0.8 * AXES[1])
         for threshold, matched in ((similarity - 0.01, True), (similarity + 0.01, False)):
             naming = name_speakers(voices, clip, threshold)
-            assert naming.known_speakers == (
-                SpeakerMatch("Anna", "S", pytest.approx(similarity), matched),
-            )
+            match = SpeakerMatch("Anna", "S", pytest.approx(similarity), matched)
+            assert naming.known_speakers == (match,)
             assert naming.warnings == ()
 
 
@@ -131,9 +126,8 @@ def test_threshold_of_the_embedding_model_decides_by_default():
     for same_voice in (similarity - 0.01, similarity + 0.01, None):
         naming = name_speakers(voices, known(same_voice, Anna=row))
         matched = same_voice is not None and same_voice < similarity
-        assert naming.known_speakers == (
-            SpeakerMatch("Anna", "S", pytest.approx(similarity), matched),
-        )
+        match = SpeakerMatch("Anna", "S", pytest.approx(similarity), matched)
+        assert naming.known_speakers == (match,)
         assert naming.warnings == (() if same_voice else (NO_THRESHOLD,))
         assert named(naming) == (["Anna"] if matched else ["S"])
 
@@ -165,8 +159,7 @@ def test_labels_decide_and_not_places():
     """Speech detection may drop the turns of a speaker who has an embedding."""
     turns = (SpeakerTurn("A", 0, 10), SpeakerTurn("B", 10, 20))
     found = Diarization(turns, turns, voices={"A": AXES[0], "B": AXES[1]})
-    naming = name_speakers(found.touching([(10.5, 20)]), known(Bob=AXES[1]))
-    assert named(naming) == ["Bob"]
+    assert named(name_speakers(found.touching([(10.5, 20)]), known(Bob=AXES[1]))) == ["Bob"]
 
 
 def test_several_clips_of_a_name_count_as_one_voice():
@@ -199,17 +192,14 @@ def test_nothing_changes_where_nobody_is_known_or_speaks():
     assert silent.known_speakers == (SpeakerMatch("Anna"),)
 
 
-TURNS = st.lists(
-    st.tuples(st.sampled_from("ABC"), st.integers(0, 20), st.integers(0, 8)), max_size=8
-)
+TURN = st.tuples(st.sampled_from("ABC"), st.integers(0, 20), st.integers(0, 8))
+TURNS = st.lists(TURN, max_size=8)
 
 
 @given(TURNS)
 def test_seconds_alone_are_those_of_one_speaker_on_a_grid(drawn):
     turns = [SpeakerTurn(who, start, start + length) for who, start, length in drawn]
-    grid = [
-        {who for who, start, length in drawn if start <= second < start + length}
-        for second in range(30)
-    ]
+    spans = [(who, range(start, start + length)) for who, start, length in drawn]
+    grid = [{who for who, span in spans if second in span} for second in range(30)]
     expected = {who: sum(each == {who} for each in grid) for who, *_ in drawn}
     assert seconds_alone(turns) == expected

@@ -30,14 +30,12 @@ class Listener(StandInEngine):
 
 
 def schedule_of(windows: int) -> Schedule:
-    """Return a schedule with one second of sound a window."""
     sound = np.ones(windows * 3 * SAMPLE_RATE, np.float32)
     speech = [SampleSpan(n * 3 * SAMPLE_RATE, (3 * n + 1) * SAMPLE_RATE) for n in range(windows)]
     return Schedule(sound, speech, 2 * SAMPLE_RATE)
 
 
 def run(windows: int, any_speech: bool = True, **options):
-    """The engine, the encodings that are kept, and the timeline."""
     engine, encodings = Listener(), {}
     schedule = schedule_of(windows)
     steps = detect_languages(engine, schedule, asking(**options), any_speech, encodings, give_way)

@@ -45,19 +45,15 @@ class Listener:
         spoken = np.round((samples[samples > 0] - 0.2) / 0.2).astype(int)
         shares = np.bincount(spoken, minlength=len(CODES)) / len(spoken)
         shares = self.sure * shares + (1 - self.sure) / len(CODES)
-        return LanguagePosterior(
-            dict(zip(CODES, shares.tolist(), strict=True)), self.no_speech, None
-        )
+        found = dict(zip(CODES, shares.tolist(), strict=True))
+        return LanguagePosterior(found, self.no_speech, None)
 
     def find(self) -> LanguageTimeline:
         return run_steps(find_languages(self.schedule, self))
 
 
-sections = st.lists(
-    st.tuples(st.sampled_from(CODES), st.lists(st.floats(1.5, 6), min_size=5, max_size=14)),
-    min_size=1,
-    max_size=4,
-)
+pieces = st.lists(st.floats(1.5, 6), min_size=5, max_size=14)
+sections = st.lists(st.tuples(st.sampled_from(CODES), pieces), min_size=1, max_size=4)
 
 
 @settings(deadline=None, max_examples=25)
@@ -70,8 +66,7 @@ def test_every_change_is_found_in_its_pause(parts):
         for seconds in lengths:
             samples.append(speech(code, seconds))
             position += len(samples[-1])
-    listener = Listener(np.concatenate(samples))
-    timeline = listener.find()
+    timeline = Listener(np.concatenate(samples)).find()
     assert timeline.languages == tuple(code for _, code in truth)
     pause = round(0.6 * SAMPLE_RATE)
     for cut, (expected, _) in zip(timeline.cuts, truth[1:], strict=True):
@@ -94,8 +89,7 @@ def test_a_short_stretch_changes_nothing(seconds, languages):
 def test_an_unsure_window_changes_nothing():
     """Reported for faster-whisper: German with one window that is English at 0.43."""
     shares = {"en": 0.43, "de": 0.29, "fr": 0.28}
-    samples = np.concatenate([speech("de", 5)] * 18)
-    listener = Listener(samples)
+    listener = Listener(np.concatenate([speech("de", 5)] * 18))
     second = listener.schedule.planned()[1]
 
     async def detect(window: Window) -> LanguagePosterior:

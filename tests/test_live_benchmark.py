@@ -38,10 +38,8 @@ def stopped(second, milliseconds, item="one"):
     return of(second, "input_audio_buffer.speech_stopped", item, audio_end_ms=milliseconds)
 
 
-SENTENCE = [
-    *(delta(2.0, "No"), delta(2.9, " one"), stopped(3.0, 2900)),
-    *(delta(3.5, " hears."), completed(3.5, "No one hears.")),
-]
+SENTENCE = [delta(2.0, "No"), delta(2.9, " one"), stopped(3.0, 2900)]
+SENTENCE += [delta(3.5, " hears."), completed(3.5, "No one hears.")]
 
 
 def test_a_session_is_read_from_its_events():
@@ -69,10 +67,8 @@ def test_a_word_is_late_by_its_end_in_the_file():
 
 def timed(text, start=0.0):
     """Words of half a second each."""
-    return [
-        Word(f" {word}", start + place / 2, start + place / 2 + 0.5)
-        for place, word in enumerate(text.split())
-    ]
+    places = [(word, start + place / 2) for place, word in enumerate(text.split())]
+    return [Word(f" {word}", at, at + 0.5) for word, at in places]
 
 
 def texts(found):
@@ -106,10 +102,8 @@ class Model:
         self.heard.append((len(samples), options["initial_prompt"]))
         found = timed(self.answers.pop(0))
         segment = type("Segment", (), {})
-        segment.words = [
-            type("Word", (), {"word": each.text, "start": each.start, "end": each.end})
-            for each in found
-        ]
+        words = [{"word": each.text, "start": each.start, "end": each.end} for each in found]
+        segment.words = [type("Word", (), each) for each in words]
         segment.end, segment.no_speech_prob = found[-1].end, 0.0
         return [segment], None
 
@@ -185,12 +179,8 @@ def test_a_quick_run_measures_every_part(tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
     assert run(read_bench(["live", "--quick"])) == 0
     measured = read(tmp_path / "live-quick.json")
-    assert [(each["clients"], each["beside"]) for each in measured["ours"]] == [
-        (1, False),
-        (1, True),
-        (2, False),
-        (2, True),
-    ]
+    rows = [(each["clients"], each["beside"]) for each in measured["ours"]]
+    assert rows == [(1, False), (1, True), (2, False), (2, True)]
     sessions = [each for cell in measured["ours"] for each in cell["sessions"]]
     assert not any(each["failure"] for each in sessions)
     dialogue, noise = measured["ours"][0]["sessions"]

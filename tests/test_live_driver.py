@@ -63,9 +63,8 @@ def test_no_sample_is_lost_between_two_formats():
         pass
 
     async def run(workers):
-        driver = LiveDriver(
-            StandInRecogniser(), workers, Silent(), TranscriptionOptions(), tell, None
-        )
+        options = TranscriptionOptions()
+        driver = LiveDriver(StandInRecogniser(), workers, Silent(), options, tell, None)
         await driver.append(bytes(48_000))
         await driver.change(LiveSettings(), AudioFormat.PCM_16000)
         await driver.append(bytes(32_000))

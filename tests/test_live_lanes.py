@@ -56,10 +56,8 @@ def test_live_window_goes_before_rows_and_windows_of_files():
     files(engine)
     live = session_of(engine, windows(), live=True)
     works = works_of(engine, device, 2)
-    assert [(each.what, each.lane) for each in works] == [
-        ("encode", Lane(1, live=True)),
-        ("step", Lane(1, live=True)),
-    ]
+    lane = Lane(1, live=True)
+    assert [(each.what, each.lane) for each in works] == [("encode", lane), ("step", lane)]
     while not live.finished:
         works += works_of(engine, device)
     assert len(works) <= 5 + 2

@@ -43,7 +43,6 @@ def nothing_left(transcriber):
 
 @pytest.fixture
 def recogniser():
-    """A recogniser with its own thread."""
     made = Recogniser(lambda: Transcriber(loaded(SMALL), detect_speech=hears_sound), 1)
     yield made
     made.close()
@@ -79,20 +78,12 @@ def endless_texts(engine: DecodeEngine) -> Iterator[None]:
 
 def rounded(hypothesis: Hypothesis) -> Hypothesis:
     """Drop digits that rounding changes if more or fewer positions are read at once."""
-    words = tuple(
-        replace(
-            each,
-            probability=round(each.probability, 6),
-            log_probs=tuple(round(one, 6) for one in each.log_probs),
-        )
-        for each in hypothesis.words
-    )
-    return replace(
-        hypothesis,
-        words=words,
-        no_speech_prob=round(hypothesis.no_speech_prob, 6),
-        avg_logprob=round(hypothesis.avg_logprob, 6),
-    )
+    words = []
+    for each in hypothesis.words:
+        log_probs = tuple(round(one, 6) for one in each.log_probs)
+        words.append(replace(each, probability=round(each.probability, 6), log_probs=log_probs))
+    no_speech, likely = round(hypothesis.no_speech_prob, 6), round(hypothesis.avg_logprob, 6)
+    return replace(hypothesis, words=tuple(words), no_speech_prob=no_speech, avg_logprob=likely)
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
@@ -147,16 +138,12 @@ def test_prefix_up_to_any_word_keeps_the_text(transcriber):
 
 def test_missing_language_is_detected_with_one_encoding(transcriber, monkeypatch):
     passes = encoder_passes(transcriber.engine, monkeypatch)
-    live = begun(transcriber, language=None)
-    found = run(transcriber, live)
+    found = run(transcriber, begun(transcriber, language=None))
     assert len(passes) == 1
     detected = transcriber.engine.detect_language(noise(SECONDS))
-    assert (found.language, found.language_probability) == (
-        detected.language,
-        pytest.approx(detected.probability),
-    )
-    given = run(transcriber, begun(transcriber, language=found.language))
-    assert given.tokens == found.tokens
+    expected = detected.language, pytest.approx(detected.probability)
+    assert (found.language, found.language_probability) == expected
+    assert run(transcriber, begun(transcriber, language=found.language)).tokens == found.tokens
 
 
 def test_endless_text_is_bounded_by_its_seconds(transcriber):

@@ -120,7 +120,6 @@ def answered(session: LiveSession, truth: list[Spoken], wanted: WantedPass) -> N
 
 
 def of(session: LiveSession, *kinds: type) -> list:
-    """The events of these kinds since the last call."""
     return [each for each in session.take_events() if isinstance(each, kinds)]
 
 
@@ -247,8 +246,7 @@ def test_speech_after_a_pause_discards_its_pass(heard_before: bool) -> None:
 
 def test_failed_early_pass_leaves_the_item_to_another() -> None:
     session = new_session()
-    early = pause(session, 8000)
-    session.failed(early, ModelError("broken"))
+    session.failed(pause(session, 8000), ModelError("broken"))
     session.feed(silence(0.3), [SpeechStopped(2 * SAMPLE_RATE)], silent_for=0.65)
     final = next_pass(session)
     session.passed(final, transcribe([], final))
@@ -367,12 +365,8 @@ def test_silence_at_the_longest_item_leaves_another_empty() -> None:
     answer_all(session, [])
     events = session.take_events()
     turns = [each for each in events if isinstance(each, SpeechStartedEvent | SpeechStoppedEvent)]
-    assert turns == [
-        SpeechStartedEvent("0", 200),
-        SpeechStoppedEvent("0", 602_000),
-        SpeechStartedEvent("1", 602_000),
-        SpeechStoppedEvent("1", 602_000),
-    ]
+    first = [SpeechStartedEvent("0", 200), SpeechStoppedEvent("0", 602_000)]
+    assert turns == [*first, SpeechStartedEvent("1", 602_000), SpeechStoppedEvent("1", 602_000)]
     assert [each.item_id for each in events if isinstance(each, Completed)] == ["0", "1"]
 
 
@@ -444,8 +438,7 @@ def test_client_commits_and_silence_is_not_decoded_without_detection() -> None:
     partial = next_pass(session, final=False)
     session.commit()
     assert not session.is_useful(partial)  # its item has ended
-    final = next_pass(session, final=True)
-    assert len(final.samples) == round(4.05 * SAMPLE_RATE)
+    assert len(next_pass(session, final=True).samples) == round(4.05 * SAMPLE_RATE)
     assert not any(isinstance(each, SpeechStartedEvent) for each in session.take_events())
 
 
@@ -479,14 +472,12 @@ def test_cleared_audio_is_never_completed() -> None:
 def test_only_a_failed_final_pass_fails_its_item() -> None:
     session = new_session(turn_detection=None)
     session.feed(silence(2.0), [SpeechStarted(0)])
-    partial = next_pass(session)
-    session.failed(partial, ModelError("broken"))
+    session.failed(next_pass(session), ModelError("broken"))
     session.feed(silence(1.0), [])
     next_pass(session, final=False)
     session.commit()
     session.feed(silence(1.0), [])
-    first = next_pass(session)
-    session.failed(first, ModelError("broken"))
+    session.failed(next_pass(session), ModelError("broken"))
     session.commit()
     second = next_pass(session)
     session.passed(second, transcribe([], second))
@@ -587,7 +578,6 @@ def test_cleared_audio_and_finished_passes_are_released() -> None:
 
 
 def word(text: str, start: float, end: float, stop: int) -> HypothesisWord:
-    """A word of one token, its place."""
     return HypothesisWord(text, start, end, 0.9, stop, (stop,), (-0.1,))
 
 
@@ -667,7 +657,6 @@ def test_a_text_that_repeats_itself_is_of_no_use() -> None:
 
 
 def line(text: str, step: float = 0.5) -> list[Word]:
-    """Words of half a second."""
     return [Word(f" {each}", i * step, (i + 1) * step) for i, each in enumerate(text.split())]
 
 

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -37,15 +38,11 @@ STEP = 0.25  # seconds of a word or a turn
 
 
 def spoken(count: int, begin: float = 0.0) -> list[Word]:
-    """Words of a step each, one after the other."""
-    return [
-        Word(f" w{number}", begin + number * STEP, begin + (number + 1) * STEP)
-        for number in range(count)
-    ]
+    starts = [begin + number * STEP for number in range(count + 1)]
+    return [Word(f" w{n}", *span) for n, span in enumerate(pairwise(starts))]
 
 
 def completed(item: str, words: Sequence[Word]) -> Completed:
-    """An item's text; its audio is all speech."""
     text = "".join(word.text for word in words)
     span = words[0].start, words[-1].end
     chunk = Chunk(text, *span, words=tuple(words))
@@ -60,33 +57,24 @@ def turns(speakers: Sequence[str | None]) -> tuple[SpeakerTurn, ...]:
 
 def between(found: Sequence[SpeakerTurn], start: float, end: float) -> Diarization:
     """The parts of turns there, which overlap nowhere."""
-    cut = tuple(
-        replace(each, start=max(each.start, start), end=min(each.end, end))
-        for each in found
-        if each.start < end and each.end > start
-    )
+    inside = [each for each in found if each.start < end and each.end > start]
+    cut = tuple(replace(it, start=max(it.start, start), end=min(it.end, end)) for it in inside)
     return Diarization(cut, cut)
 
 
 def segments(events: Sequence[LiveEvent]) -> list[tuple[str, str, str | None, float, float]]:
-    return [
-        (each.item_id, each.text, each.speaker, each.start, each.end)
-        for each in events
-        if isinstance(each, SegmentEvent)
-    ]
+    told = [each for each in events if isinstance(each, SegmentEvent)]
+    return [(each.item_id, each.text, each.speaker, each.start, each.end) for each in told]
 
 
 def expected(items: Sequence[Completed], found: Diarization, labels: dict[str, str] | None = None):
     """Return the segments of a file with all of these texts, by default with a file's labels."""
     chunks = [chunk for each in items for chunk in each.transcript.chunks]
-    speech = [span for each in items for span in each.transcript.speech]
-    known = found.touching(speech)
+    known = found.touching([span for each in items for span in each.transcript.speech])
     told = []
     for each, chunk in zip(items, attribute(chunks, known.turns, known.exclusive), strict=True):
-        told += [
-            (each.item_id, one.text, one.speaker, one.start, one.end)
-            for one in speaker_segments([chunk])
-        ]
+        blocks = speaker_segments([chunk])
+        told += [(each.item_id, one.text, one.speaker, one.start, one.end) for one in blocks]
     if labels is None:
         order = dict.fromkeys(speaker for _, _, speaker, *_ in told if speaker)
         labels = {speaker: f"SPEAKER_{place:02d}" for place, speaker in enumerate(order)}
@@ -169,7 +157,6 @@ def test_turns_known_gradually_give_a_files_segments(who, sizes, steps, last):
 
 
 def joined(found: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
-    """Return the turns, with continued ones joined."""
     whole: list[SpeakerTurn] = []
     for turn in found:
         if whole and (whole[-1].speaker, whole[-1].end) == (turn.speaker, turn.start):
@@ -188,9 +175,6 @@ def test_failed_and_empty_items_have_no_segments():
     said.add_turns(Diarization(turns("AAA"), turns("AAA")), inf)
     assert said.with_speakers([]) == []
     assert said.speech == []
-
-
-# ---- with a finder
 
 
 ANNA = SpeakerMatch("Anna", "SPEAKER_01", 0.9, matched=True)
@@ -271,10 +255,8 @@ async def test_diarizer_without_streams_gets_the_whole_session_last(workers):
     await speakers.close()
     np.testing.assert_allclose(finder.heard[0], samples, atol=1 / 32767)
     assert finder.asked == [[(0.0, 1.0)]]
-    assert [(each.text, each.speaker) for each in told] == [
-        (" w0 w1", "SPEAKER_00"),
-        (" w2 w3", "Anna"),
-    ]
+    expected = [(" w0 w1", "SPEAKER_00"), (" w2 w3", "Anna")]
+    assert [(each.text, each.speaker) for each in told] == expected
     assert last == SpeakersFound((ANNA,), ("ignored", "little speech"))
     assert finder.closed == 1
 
@@ -313,8 +295,7 @@ async def test_streaming_diarizer_names_words_and_keeps_no_audio(workers):
     assert [word.speaker for word in later.words] == ["SPEAKER_01"] * 2
     assert speakers._audio.stop - speakers._audio.start <= SAMPLE_RATE
     speakers.push(samples[2 * SAMPLE_RATE :])
-    item = completed("0", spoken(12))
-    assert segments(speakers.with_speakers([item, Delta("0", "")])) == []
+    assert segments(speakers.with_speakers([completed("0", spoken(12)), Delta("0", "")])) == []
     told = await speakers.finish()
     await speakers.close()
     found = [each[1:3] for each in segments([*events, *told])][-2:]
@@ -359,9 +340,6 @@ async def test_closing_cancels_a_running_push(workers):
     assert speakers._following.cancelled()
 
 
-# ---- speakers who talk at once
-
-
 class Together(Finder):
     """Says that A speaks all the time, and B from 2 s to 3.5 s, and again ten seconds later."""
 
@@ -403,10 +381,8 @@ def decoded(item: str, words: Sequence[Word], samples: np.ndarray, begin: int, s
 def both():
     """Two items of ten seconds in which B speaks over A, and one in which only A speaks."""
     samples, second = noise(30.0), SAMPLE_RATE
-    items = [
-        decoded(str(n), spoken(36, 10.0 * n), samples, 10 * n * second, (10 * n + 10) * second)
-        for n in range(3)
-    ]
+    tens = [(n, 10 * n * second, (10 * n + 10) * second) for n in range(3)]
+    items = [decoded(str(n), spoken(36, 10.0 * n), samples, *span) for n, *span in tens]
     return samples, items
 
 

@@ -32,9 +32,7 @@ def spans_of(turns: list[Turn]) -> list[SampleSpan]:
     assert len(starts) == len(stops)
     assert all(isinstance(turn, SpeechStarted) for turn in starts)
     assert all(isinstance(turn, SpeechStopped) for turn in stops)
-    spans = [
-        SampleSpan(*(turn.sample for turn in pair)) for pair in zip(starts, stops, strict=True)
-    ]
+    spans = [SampleSpan(*(each.sample for each in it)) for it in zip(starts, stops, strict=True)]
     assert all(span.start < span.stop for span in spans)
     assert all(before.stop <= after.start for before, after in pairwise(spans))
     return spans
@@ -63,9 +61,6 @@ def joined(spans: tuple[SampleSpan, ...], silence: int) -> list[SampleSpan]:
     return found
 
 
-# ---- the rules
-
-
 @given(PROBABILITIES, st.integers(1, 12), st.integers(0, 3).map(lambda each: each * 1_000))
 def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps, first):
     """A run may not yet be certain when the silence is long enough."""
@@ -74,10 +69,8 @@ def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps,
     turns = TurnFinder(TurnSettings(silence_duration_ms=steps * STEP_MS), first)
     found = [turn for turn in map(turns.push, heard) if turn is not None]
     in_file = vad.find_speech(np.array(heard), len(heard) * vad.STEP)
-    expected = [
-        SampleSpan(first + span.start, first + span.stop)
-        for span in joined(in_file, silence * vad.STEP)
-    ]
+    spans = joined(in_file, silence * vad.STEP)
+    expected = [SampleSpan(first + span.start, first + span.stop) for span in spans]
     assert spans_of(found) == expected
     assert not turns.speaking
 
@@ -85,8 +78,7 @@ def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps,
 @given(PROBABILITIES, st.integers(4, 20))
 def test_turn_events_come_as_soon_as_certain(probabilities, steps):
     """Started at the step where the spans so far include it; stopped no later than the silence, or
-    the end of a run that had begun in it.
-    """
+    the end of a run that had begun in it."""
     turns = TurnFinder(TurnSettings(silence_duration_ms=steps * STEP_MS), 0)
     speaking = False
     for count in range(1, len(probabilities) + 1):
@@ -105,13 +97,11 @@ def test_turn_events_come_as_soon_as_certain(probabilities, steps):
 
 def test_a_threshold_scales_all_three():
     """Half the probabilities under half the threshold are the same."""
-    generator = np.random.default_rng(0)
-    probabilities = generator.uniform(0, 1, 800) ** 6
+    probabilities = np.random.default_rng(0).uniform(0, 1, 800) ** 6
 
     def heard(scale: float) -> list[Turn]:
-        turns = TurnFinder(
-            TurnSettings(threshold=vad.PEAK_THRESHOLD * scale, silence_duration_ms=128), 0
-        )
+        threshold = vad.PEAK_THRESHOLD * scale
+        turns = TurnFinder(TurnSettings(threshold=threshold, silence_duration_ms=128), 0)
         found = [turns.push(float(each) * scale) for each in probabilities]
         return [turn for turn in found if turn is not None]
 
@@ -119,12 +109,8 @@ def test_a_threshold_scales_all_three():
     assert len(heard(1.0)) > 4
 
 
-# ---- streams
-
-
 @pytest.fixture(scope="module")
 def quiet(detector) -> tuple[np.ndarray, list[Turn]]:
-    """Quiet speech, and its turns where all of it comes at once."""
     samples = conversation()[: 5 * SAMPLE_RATE] * np.float32(0.01)
     return samples, turns_in(detector, samples, 6 * SAMPLE_RATE)
 
@@ -157,8 +143,7 @@ def test_turns_along_one_stream_know_nothing_of_another(detector):
 
 
 def test_a_reset_forgets_speech_and_not_the_time(detector):
-    """Later turns are those of a new stream, except for sample numbers; a reset may come within a
-    step."""
+    """Later turns are a new stream's, but for sample numbers; a reset may come within a step."""
     samples = conversation()[3 * SAMPLE_RATE : 7 * SAMPLE_RATE]
     turns, first = TurnDetector(detector, TurnSettings()), 2 * SAMPLE_RATE + 100
     assert turns.push(samples[:first])
@@ -194,9 +179,6 @@ def test_settings_change_between_two_pushes(detector):
     assert turns.push(samples[SAMPLE_RATE:]) == []
     turns.change(TurnSettings(silence_duration_ms=200))
     assert [type(turn) for turn in turns.push(np.zeros(vad.STEP, np.float32))] == [SpeechStopped]
-
-
-# ---- what is speech
 
 
 def shares(detector: vad.SpeechDetector, samples: np.ndarray) -> tuple[float, float]:

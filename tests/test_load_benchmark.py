@@ -45,7 +45,6 @@ async def _head(reader):
 
 
 def measured(measure):
-    """Return the results of `measure` for a server's URL, and the server."""
     server = Server()
 
     @asynccontextmanager

@@ -13,20 +13,10 @@ from whosaid.asr.model.logit_filters import History, LogitFilter, _likeliest
 
 END, NO_TIMESTAMPS, SIZE = 8, 12, 24
 SPECIAL_TOKENS = SpecialTokens(
-    size=SIZE,
-    end_of_text=END,
-    start_of_transcript=9,
-    no_speech=11,
-    no_timestamps=NO_TIMESTAMPS,
-    multilingual=False,
-    languages={},
-    tasks={},
-    suppress=(2, 9),
-    begin_suppress=(3, END),
-    max_initial_timestamp_index=4,
-    max_length=448,
-    start_of_previous=None,
-)
+    size=SIZE, end_of_text=END, start_of_transcript=9, no_speech=11, no_timestamps=NO_TIMESTAMPS,
+    multilingual=False, languages={}, tasks={}, suppress=(2, 9), begin_suppress=(3, END),
+    max_initial_timestamp_index=4, max_length=448, start_of_previous=None,
+)  # fmt: skip
 PROMPTS = [[9], [9, NO_TIMESTAMPS], [10, 1, 20, 9]]
 TOKENS = some.lists(
     some.one_of(some.integers(0, END - 1), some.integers(NO_TIMESTAMPS + 1, SIZE - 1)), max_size=7
@@ -61,21 +51,15 @@ def expected_scores(history, begin, timestamps, logits):
 def padded(histories):
     """Rows (rows, width) with rubbish behind each history, where each begins and ends."""
     width = 2 + max(len(prompt) + len(said) for prompt, said in histories)
-    rows = [
-        [*prompt, *said, *[SIZE - 1] * (width - len(prompt) - len(said))]
-        for prompt, said in histories
-    ]
+    filled = [[*prompt, *said] for prompt, said in histories]
+    rows = [[*each, *[SIZE - 1] * (width - len(each))] for each in filled]
     begin = torch.tensor([len(prompt) for prompt, _ in histories])
-    return (
-        torch.tensor(rows),
-        begin,
-        torch.tensor([[len(prompt) + len(said)] for prompt, said in histories]),
-    )
+    ends = [[len(prompt) + len(said)] for prompt, said in histories]
+    return torch.tensor(rows), begin, torch.tensor(ends)
 
 
 def random_logits(*shape, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return 3 * torch.randn(*shape, SIZE, generator=generator).double()
+    return 3 * torch.randn(*shape, SIZE, generator=torch.Generator().manual_seed(seed)).double()
 
 
 def next_logits(histories, timestamps, seed):
@@ -85,29 +69,6 @@ def next_logits(histories, timestamps, seed):
     first = (ends == begin[:, None])[..., None]
     biased = logits + torch.where(first, FILTERS.first_bias, FILTERS.bias)
     return logits, biased, history_of(tokens, begin, ends, timestamps)
-
-
-@settings(deadline=None, max_examples=100)
-@given(
-    histories=HISTORIES,
-    follows=some.lists(some.booleans(), min_size=5, max_size=5),
-    seed=some.integers(0, 10_000),
-)
-def test_choice_and_probability_are_those_of_transformers(histories, follows, seed):
-    """Rows with and without timestamps beside each other."""
-    timestamps = follows[: len(histories)]
-    logits, biased, history = next_logits(histories, timestamps, seed)
-    choices = [FILTERS.choose(biased, history)]
-    if not any(timestamps):
-        choices.append(FILTERS.choose(biased, history, grammar=False))
-    for row, (prompt, said) in enumerate(histories):
-        scores = expected_scores([*prompt, *said], len(prompt), timestamps[row], logits[row, 0])
-        if torch.isinf(scores).all():
-            continue  # nothing may follow: no history that the filters allowed comes to this
-        log_prob = scores.log_softmax(-1).max().item()
-        for choice in choices:
-            assert choice.tokens[row, 0] == scores.argmax()
-            assert choice.log_probs[row, 0].item() == pytest.approx(log_prob)
 
 
 @settings(deadline=None, max_examples=100)
@@ -145,18 +106,23 @@ def test_given_token_is_scored_among_allowed_tokens_and_itself(histories, follow
     count=some.integers(1, 7),
     seed=some.integers(0, 10_000),
 )
-def test_the_best_few_are_those_of_transformers(histories, follows, count, seed):
-    """Renormalised over what the rules allow, as openai/whisper's beam search does."""
+def test_the_choice_and_the_best_few_are_those_of_transformers(histories, follows, count, seed):
+    """Rows with and without timestamps run beside each other. Probabilities are renormalised over
+    what the rules allow, as openai/whisper's beam search does."""
     timestamps = follows[: len(histories)]
     logits, biased, history = next_logits(histories, timestamps, seed)
-    found = [FILTERS.best(biased, history, count)]
+    choices, found = [FILTERS.choose(biased, history)], [FILTERS.best(biased, history, count)]
     if not any(timestamps):
+        choices.append(FILTERS.choose(biased, history, grammar=False))
         found.append(FILTERS.best(biased, history, count, grammar=False))
     for row, (prompt, said) in enumerate(histories):
         scores = expected_scores([*prompt, *said], len(prompt), timestamps[row], logits[row, 0])
         if torch.isinf(scores).all():
             continue  # nothing may follow: no history that the filters allowed comes to this
         expected = scores.log_softmax(-1).topk(count)
+        for choice in choices:
+            assert choice.tokens[row, 0] == scores.argmax()
+            assert choice.log_probs[row, 0].item() == pytest.approx(expected.values[0].item())
         allowed = ~expected.values.isinf()
         for best in found:
             assert torch.equal(best.tokens[row][allowed], expected.indices[allowed])
@@ -189,9 +155,8 @@ def test_each_position_follows_the_tokens_before_it(said, prompt, seed):
         history = history_of(tokens, begin, ends[:, place, None], [True])
         alone = FILTERS.choose(logits[:, place, None], history)
         assert alone.tokens.item() == together.tokens[0, place].item()
-        assert alone.log_probs.item() == pytest.approx(
-            together.log_probs[0, place].item(), nan_ok=True
-        )
+        expected = together.log_probs[0, place].item()
+        assert alone.log_probs.item() == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.mark.parametrize("grammar", [True, False])

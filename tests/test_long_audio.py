@@ -57,10 +57,8 @@ class Clock(StandInEngine):
 
 def sentences(samples: Endless) -> list[SampleSpan]:
     """Speech of five seconds, a second of silence, and so on to the end."""
-    return [
-        SampleSpan(start, start + 5 * SAMPLE_RATE)
-        for start in range(0, len(samples), 6 * SAMPLE_RATE)
-    ]
+    starts = range(0, len(samples), 6 * SAMPLE_RATE)
+    return [SampleSpan(start, start + 5 * SAMPLE_RATE) for start in starts]
 
 
 def transcribed(samples: Endless) -> tuple[Transcript, Clock, float]:
@@ -92,9 +90,6 @@ def test_an_hour_passes_in_little_memory():
     assert peak < 4 * len(samples) / 10
 
 
-# ---- the demo's models
-
-
 @pytest.fixture(scope="module")
 def transcriber(demo_endpoint) -> Transcriber:
     return Transcriber(demo_endpoint.recogniser.transcriber.models)
@@ -107,8 +102,7 @@ RUNNING = Style(sentences=(20, 30), breath=(0.0, 0.0), pause=(0.0, 0.0))
 def scenes() -> dict[tuple[Style, int], Scene]:
     """By style and seed, of the same samples always: a new process speaks all of them, in this
     order (see `tests.support.speech`). After other sentences the words join otherwise, and
-    pauses and windows fall elsewhere.
-    """
+    pauses and windows fall elsewhere."""
     wanted = [(RUNNING, 1), (RUNNING, 2), *((Style(), seed) for seed in range(4))]
     found = {}
     with get_context("spawn").Pool(1) as pool:
@@ -128,8 +122,7 @@ def test_running_speech_loses_no_more_at_a_seam_than_elsewhere(transcriber, seed
     what they cut.
 
     The demo's Whisper itself misses a word in twenty here. That the method loses none is shown with
-    a stand-in that hears everything, in `test_transcriber.py`.
-    """
+    a stand-in that hears everything, in `test_transcriber.py`."""
     scene = scenes()[RUNNING, seed]
     seams: list[float] = []
     complete = Schedule.complete
@@ -141,15 +134,10 @@ def test_running_speech_loses_no_more_at_a_seam_than_elsewhere(transcriber, seed
 
     monkeypatch.setattr(Schedule, "complete", note)
     heard = transcriber.transcribe(scene.samples, TranscriptionOptions(language="en")).text.split()
-    aligned = jiwer.process_words(
-        " ".join(word.text for word in scene.words), " ".join(heard)
-    ).alignments[0]
-    lost = [
-        scene.words[at]
-        for part in aligned
-        if part.type == "delete"
-        for at in range(part.ref_start_idx, part.ref_end_idx)
-    ]
+    said = " ".join(word.text for word in scene.words)
+    aligned = jiwer.process_words(said, " ".join(heard)).alignments[0]
+    missed = [part for part in aligned if part.type == "delete"]
+    lost = [scene.words[i] for part in missed for i in range(part.ref_start_idx, part.ref_end_idx)]
     near, lost_near = (
         [word for word in words if any(abs(word.start - seam) < NEAR_A_SEAM for seam in seams)]
         for words in (scene.words, lost)
@@ -177,9 +165,7 @@ def test_long_gaps_inside_speech_give_no_words_and_cost_none(transcriber):
     )
     words = [word for chunk in transcript.chunks for word in chunk.words]
     middles = [(word.start + word.end) / 2 for word in words]
-    assert [
-        middle for middle in middles if any(start < middle < stop for start, stop in gaps)
-    ] == []
+    assert [at for at in middles if any(start < at < stop for start, stop in gaps)] == []
     assert jiwer.wer(" ".join(said), transcript.text.strip()) <= 0.1
 
 

@@ -54,12 +54,8 @@ def write(folder, weights, config):
 
 
 def medusa_config(kind, **changes):
-    return {
-        "medusa_num_heads": HEADS,
-        "medusa_num_layers": 1,
-        "medusa_hidden_size": WIDTH,
-        "medusa_heads_type": kind,
-    } | changes
+    sizes = {"medusa_num_heads": HEADS, "medusa_num_layers": 1, "medusa_hidden_size": WIDTH}
+    return {**sizes, "medusa_heads_type": kind} | changes
 
 
 def published(folder, kind, changed=(), removed=(), added=(), **config):
@@ -72,9 +68,7 @@ def published(folder, kind, changed=(), removed=(), added=(), **config):
     if kind == "medusa_block":
         weights |= {f"medusa_block.{name}": 2 * each for name, each in layer.items()}
     weights |= {f"whisper_layer.{name}": each.clone() for name, each in layer.items()}
-    weights |= dict(added) | {
-        name: each[..., :1] for name, each in weights.items() if name in changed
-    }
+    weights |= dict(added) | {key: each[..., :1] for key, each in weights.items() if key in changed}
     for name in removed:
         del weights[name]
     extra = {"architectures": ["WhisperMedusaModel"], "medusa_choices": [1] * 4}
@@ -200,7 +194,6 @@ def test_assisted_requests_use_whichever_drafter_there_is(tmp_path):
 def test_a_medusa_checkpoint_takes_no_other_drafter(tmp_path):
     main = published(tmp_path / "main", "base_head")
     settings = ModelSettings.for_models(str(main), str(save(tmp_path / "assistant", SMALL)), None)
-    with pytest.raises(
-        SystemExit, match=r"ASSISTANT_MODEL: .* already drafts with its own Medusa heads"
-    ):
+    said = r"ASSISTANT_MODEL: .* already drafts with its own Medusa heads"
+    with pytest.raises(SystemExit, match=said):
         EndpointHandler(settings=settings)

@@ -54,7 +54,6 @@ def memory():
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch):
-    """The host's reported memory: unknown until a test sets it."""
     told = SimpleNamespace(memory=None)
     monkeypatch.setattr(memory_module, "host_memory", lambda: told.memory)
     return told
@@ -68,19 +67,14 @@ def per_row():
 def tell_cuda(monkeypatch, memory, free, total, cached=0):
     """Take the device for CUDA that has so much free beside 3 rows, and `cached` in torch."""
     memory.device, memory.runner = torch.device("cuda"), GraphRunner()
-    values = {
-        "empty_cache": None,
-        "memory_allocated": 3 * per_row(),
-        "memory_reserved": 3 * per_row() + cached,
-        "mem_get_info": (free, total),
-    }
+    values = {"memory_allocated": 3 * per_row(), "memory_reserved": 3 * per_row() + cached}
+    values |= {"empty_cache": None, "mem_get_info": (free, total)}
     for name, value in values.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
 
 
 @pytest.fixture(params=["cuda", "cpu"])
 def set_free(request, monkeypatch, memory, host):
-    """Sets how many rows are free beside the headroom, on either device."""
 
     def set_free(rows, total=HEADROOM_BYTES):
         if request.param == "cuda":
@@ -93,7 +87,6 @@ def set_free(request, monkeypatch, memory, host):
 
 
 def marked(state):
-    """Tensors of all kinds that a row has."""
     return [state.rows.length, *state.cache.text, *state.cache.cross_values]
 
 
@@ -165,8 +158,7 @@ def test_added_drafter_takes_its_memory_at_once():
 
 
 def pages_of(tensor):
-    """Return whether each whole page of a tensor is present: bit 63 of its entry, or 62 if
-    swapped."""
+    """Return whether each whole page of a tensor is present or swapped: bits 63 and 62."""
     size, first = os.sysconf("SC_PAGE_SIZE"), tensor.data_ptr()
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     pages = range(-(-first // size), (first + span * tensor.element_size()) // size)

@@ -34,11 +34,8 @@ from whosaid.transcribe.__main__ import main
 def demo(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the steps of scripts/demo, from a folder outside the repository."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "OMP_NUM_THREADS")}
-    scripts = {
-        "PYTHONPATH": str(REPOSITORY),
-        "PYTHONWARNINGS": "ignore",
-        "HF_HUB_VERBOSITY": "error",
-    }
+    scripts = {"PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "ignore"}
+    scripts["HF_HUB_VERBOSITY"] = "error"
     command = ("-m", "whosaid.transcribe", "demo", *arguments)
     return run_python(*command, cwd="/", env=kept | scripts | variables)
 

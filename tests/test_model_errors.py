@@ -62,9 +62,6 @@ def test_start_errors_keep_their_text_and_gain_the_variable():
     assert str(caught.value) == "START_FAILED: ASSISTANT_MODEL: the assistant does not fit"
 
 
-# ---- folders
-
-
 @pytest.fixture
 def folder(whisper_folder, tmp_path):
     return shutil.copytree(whisper_folder, tmp_path / "model")
@@ -99,18 +96,15 @@ def test_weights_that_cannot_be_opened_are_not_called_missing(folder):
 )
 def test_a_broken_file_is_one_line(folder, file, content):
     (folder / file).write_bytes(content)
-    with pytest.raises(
-        StartError, match=r"^START_FAILED: ASR_MODEL=.*could not be loaded \(\w+: .+\)$"
-    ):
+    said = r"^START_FAILED: ASR_MODEL=.*could not be loaded \(\w+: .+\)$"
+    with pytest.raises(StartError, match=said):
         load(folder)
 
 
 def list_checksums(folder) -> None:
     files = sorted(file for file in folder.rglob("*") if file.is_file())
-    lines = [
-        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.relative_to(folder)}\n"
-        for file in files
-    ]
+    digests = [(hashlib.sha256(file.read_bytes()).hexdigest(), file) for file in files]
+    lines = [f"{digest}  {file.relative_to(folder)}\n" for digest, file in digests]
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 
@@ -143,8 +137,6 @@ def flip_a_bit(file) -> None:
 )
 def test_folder_with_wrong_checksums_is_refused_before_loading(listed, damage):
     damage(listed / "embedding" / "weights.bin")
-    refusal = (
-        r"^START_FAILED: DIARIZATION_MODEL: .*embedding/weights.bin is missing or is not the file"
-    )
+    refusal = r"^START_FAILED: DIARIZATION_MODEL: .*embedding/weights.bin is missing or is not the "
     with pytest.raises(StartError, match=refusal), loading("DIARIZATION_MODEL", str(listed)):
         pytest.fail("the block ran")

@@ -18,7 +18,6 @@ CPU = torch.device("cpu")
 
 
 def decoded(models, windows, options, max_tokens=None):
-    """The tokens of the windows, and the decoding's statistics."""
     prompt = models.special_tokens.prompt("en", "transcribe", timestamps=True)
     requests = [Request(key, each, prompt, max_tokens) for key, each in enumerate(windows)]
     results, stats = decode(DecodeEngine(models), requests, options)
@@ -68,9 +67,8 @@ def test_noise_lowers_the_acceptance_and_changes_no_token():
     models, windows = models_of(TINY), noise_windows(4)
     texts, shares = [], []
     for noise in (0.0, 0.1, 1.0):
-        tokens, stats = drafted(
-            paired(models, models.model, add_noise(models.model, noise)), windows
-        )
+        noisy = add_noise(models.model, noise)
+        tokens, stats = drafted(paired(models, models.model, noisy), windows)
         texts.append(tokens)
         shares.append(stats.acceptance)
     assert shares[0] == 1

@@ -90,8 +90,7 @@ def test_each_spoken_word_has_the_speaker_of_its_turn(turns, size):
         chunks.append(Chunk("".join(w.text for w in own), own[0].start, own[-1].end, words=own))
     transcript = Transcript(tuple(chunks), "en", unspoken=tuple(unspoken))
     config = InferenceConfig.read({"text": text, "return_timestamps": "word", "output": ["txt"]})
-    answer = attributed(99.0, [transcript], [None], KnownVoices(), config)
-    body = response(answer, config)
+    body = response(attributed(99.0, [transcript], [None], KnownVoices(), config), config)
     expected = [(name, " ".join(w for w, spoken in own if spoken)) for name, own in turns]
     expected = [(name, said) for name, said in expected if said]
     assert [(each["speaker"], each["text"].strip()) for each in body["speakers"]] == expected

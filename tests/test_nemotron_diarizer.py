@@ -71,8 +71,7 @@ def processor():
 
 
 def offline(model, samples: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return transformers' result for a whole recording in one forward pass: logits, and the
-    mask of frames."""
+    """Return transformers' logits for a whole recording in one pass, and the mask of frames."""
     inputs = processor()(samples, sampling_rate=16_000, return_tensors="pt")
     with torch.no_grad():
         logits = model(inputs.input_features.to(model.dtype), inputs.attention_mask).logits
@@ -118,9 +117,6 @@ def diarizer(folder) -> nemotron.NemotronDiarizer:
     return loaded(folder)
 
 
-# ---- what the model says
-
-
 @needs_the_model
 @pytest.mark.parametrize("options", [{}, {"mel_filters_dtype": "bfloat16"}, {"preemphasis": None}])
 @pytest.mark.parametrize("size", [1_600, 16_159])
@@ -150,8 +146,7 @@ CONTEXTS = [{}, {"chunk_left_context": 3}, {"chunk_right_context": 0, "fifo_leng
 @needs_the_model
 @pytest.mark.parametrize("options", CONTEXTS, ids=lambda options: ",".join(options) or "as it is")
 def test_chunks_together_equal_one_forward_pass(options, spoken, tmp_path):
-    """Everything is float64, except the features. In twelve seconds the cache is compressed several
-    times."""
+    """All but the features is float64. In twelve seconds the cache is compressed several times."""
     model = small_model(**options).double()
     diarizer = diarizer_of(model, tmp_path)
     for size in SIZES:
@@ -160,19 +155,14 @@ def test_chunks_together_equal_one_forward_pass(options, spoken, tmp_path):
         np.testing.assert_allclose(probabilities(diarizer, spoken[:size]), expected, atol=1e-6)
 
 
-# ---- turns
-
-
 @needs_the_model
 def test_turns_are_those_that_the_processor_reads(diarizer, spoken):
     found = diarizer.diarize(spoken, NO_HINTS)
     logits = torch.from_numpy(probabilities(diarizer, spoken)).double().logit()
     (expected,) = processor().extract_speaker_dict(logits[None])
     assert len(expected) > 30
-    assert [
-        {"Start": turn.start, "End": turn.end, "Speaker": int(turn.speaker[-2:])}
-        for turn in found.turns
-    ] == expected
+    entries = [(turn.start, turn.end, int(turn.speaker[-2:])) for turn in found.turns]
+    assert entries == [(each["Start"], each["End"], each["Speaker"]) for each in expected]
 
 
 activities = st.integers(0, 2**32 - 1).map(
@@ -224,16 +214,12 @@ def test_audio_shorter_than_a_frame_has_no_turns(diarizer):
         assert (found.turns, found.exclusive) == ((), ())
 
 
-# ---- what it cannot do
-
-
 @needs_the_model
 def test_hints_change_no_turns_and_add_warnings(diarizer, spoken):
     can = diarizer.capabilities
     assert (can.hints, can.voices, can.streams) == (False, False, False)
-    on_a_gpu = nemotron.NemotronDiarizer(
-        diarizer._model, diarizer._features, object, (9, 4), object()
-    )
+    parts = (diarizer._model, diarizer._features, object, (9, 4), object())
+    on_a_gpu = nemotron.NemotronDiarizer(*parts)
     assert on_a_gpu.capabilities.streams
     alone = diarizer.diarize(spoken, NO_HINTS)
     hinted = diarizer.diarize(spoken, SpeakerHints(num_speakers=2))
@@ -243,9 +229,6 @@ def test_hints_change_no_turns_and_add_warnings(diarizer, spoken):
     assert alone.warnings == (many,)
     fewer = tuple(turn for turn in alone.turns if turn.speaker != "SPEAKER_03")
     assert replace(alone, turns=fewer).warnings == ()
-
-
-# ---- beside others
 
 
 @needs_the_model
@@ -276,9 +259,6 @@ def test_numbers_beyond_the_precisions_range_are_no_silence(diarizer, spoken, mo
     monkeypatch.setattr(bias, "data", torch.full_like(bias, torch.nan))
     with pytest.raises(ModelError):
         diarizer.diarize(spoken, NO_HINTS)
-
-
-# ---- audio that is still coming
 
 
 def joined(turns) -> tuple[SpeakerTurn, ...]:
@@ -337,9 +317,8 @@ def test_turns_so_far_are_those_of_the_whole(found, seed, off):
     parts = np.split(found, np.sort(generator.integers(0, len(found) + 1, 9)))
     for place, part in enumerate(parts):
         turns += so_far.push([part], last=place == 9).turns
-    assert joined(turns) == joined(
-        nemotron.turns_of(nemotron.smooth(found > 0.5, durations, RATE), RATE)
-    )
+    smooth = nemotron.smooth(found > 0.5, durations, RATE)
+    assert joined(turns) == joined(nemotron.turns_of(smooth, RATE))
 
 
 @needs_the_model
@@ -408,9 +387,6 @@ def test_the_streaming_mode_is_the_checkpoints(folder, tmp_path):
     assert loaded(tmp_path)._live == nemotron.Chunking(9, 0, 4, 264, 222)
 
 
-# ---- loading
-
-
 def start_failure(name: object) -> str:
     with pytest.raises(StartError) as caught, loading("DIARIZATION_MODEL", str(name)):
         load_diarizer(str(name), None, "hf_secret", CPU)
@@ -462,19 +438,15 @@ def test_an_older_transformers_is_named_with_what_is_needed(tmp_path, monkeypatc
     assert transformers.__version__ in message
 
 
-# ---- the endpoint
-
-
 @needs_the_model
 def test_an_endpoint_answers_with_it(folder, monkeypatch, tmp_path):
     monkeypatch.setattr("whosaid.diarization.VOICES", tmp_path / "absent")
     endpoint = load_endpoint(ModelSettings.for_models(str(DEMO_MODELS / "asr"), None, str(folder)))
     clip = base64.b64encode(b"no audio at all").decode()
     known = [{"name": "Anna", "reference": clip}]
-    body = {
-        "inputs": base64.b64encode(wav_file(speech(6.0), 16_000)).decode(),
-        "parameters": {"num_speakers": 2, "known_speakers": known, "output": ["rttm"]},
-    }
+    inputs = base64.b64encode(wav_file(speech(6.0), 16_000)).decode()
+    parameters = {"num_speakers": 2, "known_speakers": known, "output": ["rttm"]}
+    body = {"inputs": inputs, "parameters": parameters}
     try:
         response = asyncio.run(respond(endpoint, body))
     finally:

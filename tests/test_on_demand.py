@@ -143,11 +143,9 @@ def test_an_idle_handler_holds_no_weights_and_answers_as_before(whisper_folder, 
     body = {"inputs": hum, "parameters": {"language": "en", "logprob_threshold": -1_000}}
     before, windows = made(body), made.endpoint.counts.windows
     transcriber = made.endpoint.recogniser.transcriber
-    held = [
-        weakref.ref(each)
-        for each in (transcriber.engine, *transcriber.models.model.weights.values())
-    ]
-    del transcriber
+    parts = (transcriber.engine, *transcriber.models.model.weights.values())
+    held = [weakref.ref(each) for each in parts]
+    del transcriber, parts
     made.endpoint._models._unload_unused()  # as if the hour had passed
     gc.collect()
     assert made.endpoint.idle
@@ -161,9 +159,7 @@ def test_an_idle_handler_holds_no_weights_and_answers_as_before(whisper_folder, 
 
 
 def open_files() -> list[str]:
-    return sorted(
-        os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()
-    )
+    return sorted(os.readlink(it) for it in Path("/proc/self/fd").iterdir() if it.is_symlink())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files are listed in /proc")

@@ -1,6 +1,5 @@
 """The manifests of extras/kubernetes, and the alerts and dashboard of extras/monitoring, against
-the server's settings and metrics, and by validators of Kubernetes and Prometheus.
-"""
+the server's settings and metrics, and by validators of Kubernetes and Prometheus."""
 
 import asyncio
 import json
@@ -27,9 +26,8 @@ SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), 
 
 
 def objects():
-    return [
-        each for file in MANIFESTS for each in yaml.safe_load_all(file.read_text(encoding="utf-8"))
-    ]
+    texts = [file.read_text(encoding="utf-8") for file in MANIFESTS]
+    return [each for text in texts for each in yaml.safe_load_all(text)]
 
 
 def pods():
@@ -92,11 +90,9 @@ def test_alerts_and_panels_read_metrics_that_exist():
 def test_promtool_accepts_alerts_and_panels(tmp_path):
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     plain = str.maketrans({"$": ""})
-    rules = [
-        {"record": f"panel:{number}", "expr": target["expr"].translate(plain)}
-        for number, panel in enumerate(dashboard["panels"])
-        for target in panel["targets"]
-    ]
+    panels = enumerate(dashboard["panels"])
+    queries = [(number, it["expr"]) for number, panel in panels for it in panel["targets"]]
+    rules = [{"record": f"panel:{number}", "expr": it.translate(plain)} for number, it in queries]
     panels = tmp_path / "panels.yml"
     panels.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     for file in (ALERTS, panels):

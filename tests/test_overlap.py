@@ -58,10 +58,8 @@ def found_in(turns):
 
 def speaking(turns, seconds):
     """The speakers at each sample of a grid of one hundredth of a second."""
-    return [
-        {turn.speaker for turn in turns if turn.start <= (step + 0.5) / 100 < turn.end}
-        for step in range(round(seconds * 100))
-    ]
+    moments = [(step + 0.5) / 100 for step in range(round(seconds * 100))]
+    return [{turn.speaker for turn in turns if turn.start <= at < turn.end} for at in moments]
 
 
 @given(turns_of, st.lists(spans(60), max_size=4))
@@ -146,10 +144,8 @@ def test_a_track_lacks_only_samples_in_which_only_others_speak(turns, window):
         np.testing.assert_array_equal(track.cut(samples), expected)
         np.testing.assert_array_equal(track.whole(samples), samples[first * 160 : last * 160])
         # Shares of 20 ms: silence, the speaker, others, and the speaker with others.
-        classes = [
-            (track.speaker in each) + 2 * bool(each - {track.speaker})
-            for each in by_step[first:last]
-        ]
+        who = track.speaker
+        classes = [(who in each) + 2 * bool(each - {who}) for each in by_step[first:last]]
         shares = np.eye(4)[classes].reshape(-1, 2, 4)[:, 0]  # bounds are multiples of 0.1 s
         np.testing.assert_allclose(track.mask(SpeakerActivity.decided(turns)), shares, atol=1e-6)
 
@@ -204,11 +200,8 @@ def test_six_words_that_a_conditioned_text_repeats_are_written_once(texts, expec
 
 def test_the_tracks_replace_their_windows_and_nothing_else():
     kept = chunk("before it", 0, 0), chunk("after it", 20, 20)
-    plain = Transcript(
-        (kept[0], chunk("one voice of two", 10, 10), kept[1]),
-        "en",
-        unwritten=(Unwritten(5, 6), Unwritten(12, 13)),
-    )
+    chunks = (kept[0], chunk("one voice of two", 10, 10), kept[1])
+    plain = Transcript(chunks, "en", unwritten=(Unwritten(5, 6), Unwritten(12, 13)))
     turns = [SpeakerTurn("A", 10, 20), SpeakerTurn("B", 11, 13)]
     tracks = overlap.find_tracks([(10, 20)], turns)
     # Both tracks hold the word "yes": it stays where it is likelier.
@@ -217,18 +210,11 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
     likely = [Word(word.text, word.start, word.end, probability=0.9) for word in b.words]
     b = Chunk(b.text, b.start, b.end, words=tuple(likely))
     left_out = (Unwritten(6, 8),), (Unwritten(7, 9),)  # seconds of the tracks
-    texts = {
-        track: Transcript((each,), "en", unwritten=spans)
-        for track, each, spans in zip(tracks, (a, b), left_out, strict=True)
-    }
+    parts = zip(tracks, (a, b), left_out, strict=True)
+    texts = {track: Transcript((each,), "en", unwritten=spans) for track, each, spans in parts}
     whole = overlap.replaced(plain, texts, part)
-    assert [(each.voice, each.text) for each in whole.chunks] == [
-        (None, " before it"),
-        ("A", " i say"),
-        ("B", " yes please"),
-        ("A", " indeed"),
-        (None, " after it"),
-    ]
+    said = [(None, " before it"), ("A", " i say"), ("B", " yes please"), ("A", " indeed")]
+    assert [(each.voice, each.text) for each in whole.chunks] == [*said, (None, " after it")]
     assert (whole.chunks[0], whole.chunks[-1]) == kept
     assert [word.start for word in whole.chunks[1].words] == [10.0, 11.0]
     assert whole.unwritten == (Unwritten(5, 6), Unwritten(16, 19))
@@ -238,17 +224,12 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
     )
 
 
-# ---- on the demo models
-
-
 @pytest.fixture(scope="module")
 def scene():
     """Anna speaks, and Bob begins before she ends."""
     generator = np.random.default_rng(21)  # a scene whose texts are the same in a little noise
-    voices = {
-        "Anna": Voice("espeak", "f2", "en-us", 50, 160),
-        "Bob": Voice("espeak", "Andy", "en-us", 50, 150),
-    }
+    voices = {"Anna": Voice("espeak", "f2", "en-us", 50, 160)}
+    voices["Bob"] = Voice("espeak", "Andy", "en-us", 50, 150)
     placed, start = [], 0.3
     for turn, name in enumerate(("Anna", "Anna", "Bob", "Bob")):
         clip = draw_clip(voices[name], generator)
@@ -331,8 +312,7 @@ def test_audio_without_overlap_is_decoded_once(ask, scene):
 
 
 def test_a_given_text_is_aligned_once(ask, scene):
-    text = " ".join(word.text.strip() for word in scene.words)
-    _, started = ask(scene.turns, text=text)
+    _, started = ask(scene.turns, text=" ".join(word.text.strip() for word in scene.words))
     assert len(started) == 1
 
 
@@ -387,9 +367,6 @@ def test_words_that_do_not_overlap_prove_nothing():
     assert overlap.replaced(plain, apart, part) is plain
     at_once = {**apart, tracks[1]: Transcript((chunk("the other", 1.0, 0.0),), "en")}
     assert [each.voice for each in overlap.replaced(plain, at_once, part).chunks] == ["A", "B"]
-
-
-# ---- in live sessions
 
 
 class StreamedTurns(GivenTurns):
@@ -485,11 +462,8 @@ def test_each_speaker_enrols_once_in_all_samples_that_are_held(
     assert len(enrolments) == tracks
     found = [*dict.fromkeys(enrolments)]
     assert len(found) == (4 if kind is StreamedTurns else 2)
-    turns = [
-        replace(each, start=each.start + later, end=each.end + later)
-        for later in (0, scene.duration)[:held]
-        for each in scene.turns
-    ]
+    moves = [(later, each) for later in (0, scene.duration)[:held] for each in scene.turns]
+    turns = [replace(each, start=each.start + later, end=each.end + later) for later, each in moves]
     samples = np.tile(scene.samples, held)
     speakers = [*dict.fromkeys(each.speaker for each in scene.turns)] * (len(found) // 2)
     for each, speaker in zip(found, speakers, strict=True):

@@ -107,10 +107,8 @@ def test_voices_of_a_mixture_overlap_as_much_as_asked(degree, size):
         if degree < 1:
             assert max(shared, 0) == pytest.approx(degree * shorter)
     if degree == 1:
-        assert all(
-            turns["A"].start <= turn.start <= turn.end <= turns["A"].end + 1e-9
-            for turn in scene.turns
-        )
+        first, last = turns["A"].start, turns["A"].end + 1e-9
+        assert all(first <= turn.start <= turn.end <= last for turn in scene.turns)
     for word in scene.words:
         assert word.start == pytest.approx(turns[word.speaker].start + 0.5)
     loud = np.abs(scene.samples) > 0

@@ -20,14 +20,10 @@ from whosaid.asr.model.logit_filters import LogitFilter
 def sequence_of(prompt, max_tokens=None, timestamps=True, draftable=False, temperature=0.0):
     """Return a sequence with the attributes that a prefill reads."""
     return SimpleNamespace(
-        prompt=prompt,
-        guess=(),
-        timestamps=timestamps,
-        draftable=draftable,
-        drafted=draftable,
+        prompt=prompt, guess=(), timestamps=timestamps, draftable=draftable, drafted=draftable,
         options=SimpleNamespace(temperature=temperature),
         request=SimpleNamespace(samples=np.ones(9, np.float32), max_tokens=max_tokens, prefix=()),
-    )
+    )  # fmt: skip
 
 
 def batch_of(sequences, encoded, max_len, longest=448):
@@ -43,10 +39,8 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     state = DecodeState.allocate(Decoder(models.model), None, 4)
     special = replace(models.special_tokens, annotations=(3, 5, 8))
     timed = [True, True, False, False]
-    prompts = [
-        special.with_timestamps(prompt, each)
-        for prompt, each in zip(oracle.prompts_of(special, True, 4), timed, strict=True)
-    ]
+    pairs = zip(oracle.prompts_of(special, True, 4), timed, strict=True)
+    prompts = [special.with_timestamps(prompt, each) for prompt, each in pairs]
     inputs = [sequence_of(each, None, t) for each, t in zip(prompts, timed, strict=True)]
     batch = batch_of(inputs, encoded, 464)
     filters = LogitFilter.of(special, state.decoder.token_embeddings)
@@ -61,18 +55,14 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
         start = prompt.index(models.special_tokens.start_of_transcript)
         languages = list(models.special_tokens.languages.values())
         among = logits[start, languages].softmax(-1)
-        expected = [
-            logits[start].softmax(-1)[models.special_tokens.no_speech],
-            languages[int(among.argmax())],
-            among.max(),
-        ]
+        no_speech = logits[start].softmax(-1)[models.special_tokens.no_speech]
+        expected = [no_speech, languages[int(among.argmax())], among.max()]
         assert starts[row, :3].tolist() == pytest.approx([float(each) for each in expected])
         shares = logits[-1].softmax(-1)[list(special.annotations)]
         annotated = 0.0 if row < 2 else float(shares.sum())
         assert float(starts[row, 3]) == pytest.approx(annotated)
-        scores = oracle.rules_of(models, timed[row], len(prompt))(
-            torch.tensor([prompt]), logits[-1:]
-        )
+        rules = oracle.rules_of(models, timed[row], len(prompt))
+        scores = rules(torch.tensor([prompt]), logits[-1:])
         assert state.rows.tokens[row, len(prompt)] == scores.argmax()
     assert state.rows.length.tolist() == [len(prompt) + 1 for prompt in prompts]
     posterior = language_posterior(state.decoder, encoded[:1], models.special_tokens)
@@ -90,9 +80,8 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
 @torch.inference_mode()
 def test_frames_that_are_repeated_change_no_language():
     models = models_of(TINY)
-    (encoded,) = (
-        Encoder(models).encode([AudioWindow(oracle.noise_windows(1)[0])], drafted=False).main
-    )
+    window = AudioWindow(oracle.noise_windows(1)[0])
+    (encoded,) = Encoder(models).encode([window], drafted=False).main
     decoder, part = Decoder(models.model), encoded[None, :500]
     heard = language_posterior(decoder, part, models.special_tokens)
     again = language_posterior(decoder, part.repeat(1, 3, 1), models.special_tokens)
@@ -103,10 +92,8 @@ def numbered_prompts(special, count, drafted):
     """Inputs of prompts of different lengths, with timestamps and without."""
     timed = [bool(number % 2) for number in range(count)]
     prompts = oracle.prompts_of(special, True, count)
-    return [
-        sequence_of(special.with_timestamps(prompt, each), 30, each, draftable=drafted)
-        for prompt, each in zip(prompts, timed, strict=True)
-    ]
+    pairs = [(special.with_timestamps(*pair), pair[1]) for pair in zip(prompts, timed, strict=True)]
+    return [sequence_of(prompt, 30, each, draftable=drafted) for prompt, each in pairs]
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -150,9 +137,8 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
         torch.testing.assert_close(ours.cross_keys, theirs.cross_keys)
         torch.testing.assert_close(ours.cross_values, theirs.cross_values)
     for untouched in (1, 3):
-        assert all(
-            bool((each == 1).all()) for each in tensors_of(scattered.view(untouched, untouched + 1))
-        )
+        others = scattered.view(untouched, untouched + 1)
+        assert all(bool((each == 1).all()) for each in tensors_of(others))
 
 
 def tensors_of(state):

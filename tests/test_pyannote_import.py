@@ -50,13 +50,9 @@ def found(tmp_path_factory):
 
     def run(how: str) -> dict[str, object]:
         command = [sys.executable, "-c", DIARIZE.format(first=FIRST[how])]
-        done = subprocess.run(
-            [*command, str(DEMO_MODELS / "diarization"), str(samples)],
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command += [str(DEMO_MODELS / "diarization"), str(samples)]
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -31,9 +31,6 @@ CPU = torch.device("cpu")
 SECOND = np.zeros(16_000, np.float32)
 
 
-# ---- pyannote's outputs
-
-
 @dataclass
 class DiarizeOutput:
     """pyannote.audio 4's result."""
@@ -70,9 +67,8 @@ class Pipeline:
 
 
 def test_both_views_of_pyannote_4_are_kept():
-    output = DiarizeOutput(
-        annotation(("A", 0, 0.6), ("B", 0.5, 1)), annotation(("A", 0, 0.5), ("B", 0.5, 1))
-    )
+    both = annotation(("A", 0, 0.6), ("B", 0.5, 1)), annotation(("A", 0, 0.5), ("B", 0.5, 1))
+    output = DiarizeOutput(*both)
     found = PyannoteDiarizer(Pipeline(output), 8).diarize(SECOND, SpeakerHints())
     assert found.turns == (SpeakerTurn("A", 0, 0.6), SpeakerTurn("B", 0.5, 1))
     assert found.exclusive == (SpeakerTurn("A", 0, 0.5), SpeakerTurn("B", 0.5, 1))
@@ -87,10 +83,8 @@ def test_a_legacy_annotation_stands_for_both():
 
 def test_turns_stay_within_the_audio():
     found = PyannoteDiarizer(Pipeline(annotation(("A", -0.1, 0.5), ("A", 0.9, 7), ("B", 3, 4))), 8)
-    assert found.diarize(SECOND, SpeakerHints()).turns == (
-        SpeakerTurn("A", 0, 0.5),
-        SpeakerTurn("A", 0.9, 1),
-    )
+    turns = (SpeakerTurn("A", 0, 0.5), SpeakerTurn("A", 0.9, 1))
+    assert found.diarize(SECOND, SpeakerHints()).turns == turns
 
 
 def test_no_speaker_means_no_turns():
@@ -166,9 +160,6 @@ def test_tf32_is_left_as_it_was(output, tf32):
     assert [switch.allow_tf32 for switch in tf32] == [True, True]
 
 
-# ---- cancelling
-
-
 class Demo:
     """The demo's pipeline with batches of one; `step` runs after every batch of either network."""
 
@@ -203,8 +194,7 @@ def spoken():
 
 def test_a_cancelled_call_computes_no_further_batch(demo, spoken):
     """Cancelled during a batch of either network, the first, one amid others or the last of all,
-    that batch is the last.
-    """
+    that batch is the last."""
     hints = SpeakerHints(num_speakers=2)
     demo.batches, demo.step = [], lambda: None
     uncancelled = demo.diarizer.diarize(spoken, hints)
@@ -249,9 +239,6 @@ def test_short_recording_is_diarized_between_batches(demo, spoken):
     assert found == [alone[1]] * 3
 
 
-# ---- beside other threads
-
-
 class Onlooker(Pipeline):
     """Records what the whole process shares while the pipeline runs."""
 
@@ -294,9 +281,6 @@ def test_pipeline_computes_on_its_stream():
     assert pipeline.stream == stream != torch.cuda.current_stream()
 
 
-# ---- from which similarity on voices are the same
-
-
 def test_a_model_is_known_by_its_class_and_mel_bands(diarizer):
     published, demo = (SAME_VOICE["WeSpeakerResNet34", bands] for bands in (80, 32))
     assert published < demo == diarizer.capabilities.same_voice
@@ -316,9 +300,6 @@ def test_a_pipeline_without_a_model_of_its_own_has_none():
         assert PyannoteDiarizer(pipeline, 1).capabilities.same_voice is None
 
 
-# ---- very short audio
-
-
 def test_embeddings_too_short_to_be_averaged_cause_no_warning(diarizer):
     """0.7 s of speech; pytest turns any warning into an error."""
     samples = speech(0.7).astype(np.float32)
@@ -327,9 +308,6 @@ def test_embeddings_too_short_to_be_averaged_cause_no_warning(diarizer):
         np.var(samples[:0])
     with pytest.raises(RuntimeWarning, match="invalid value"):
         np.log(np.array([-1.0]))
-
-
-# ---- the stages that are replaced
 
 
 def test_turns_are_reconstructed_a_window_at_a_time(diarizer, spoken, monkeypatch):
@@ -347,17 +325,12 @@ def test_turns_are_reconstructed_a_window_at_a_time(diarizer, spoken, monkeypatc
 
 
 def test_other_pipelines_run_as_they_are():
-    pipeline = SimpleNamespace(
-        get_embeddings=lambda file: None,
-        reconstruct=lambda windows: None,
-        clustering=type("VBxClustering", (), {})(),
-    )
+    clustering = type("VBxClustering", (), {})()
+    stages = {"get_embeddings": lambda file: None, "reconstruct": lambda windows: None}
+    pipeline = SimpleNamespace(**stages, clustering=clustering)
     before = dict(vars(pipeline))
     pyannote.replace_stages(pipeline)
     assert vars(pipeline) == before
-
-
-# ---- starting
 
 
 @pytest.fixture
@@ -411,9 +384,8 @@ def test_none_from_older_releases_is_a_start_error(hub, monkeypatch, tmp_path):
     config.write_text("pipeline: {name: pyannote.audio.pipelines.SpeakerDiarization, params: {}}")
     hub["some/pipeline"] = str(config)
     monkeypatch.setattr(StockPipeline, "from_pretrained", lambda *_, **__: None)
-    assert "DIARIZATION_MODEL: some/pipeline: pyannote returned no pipeline" in start_failure(
-        "some/pipeline"
-    )
+    said = "DIARIZATION_MODEL: some/pipeline: pyannote returned no pipeline"
+    assert said in start_failure("some/pipeline")
 
 
 def test_a_missing_folder_is_named(tmp_path):

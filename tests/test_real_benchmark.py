@@ -45,10 +45,8 @@ def test_every_form_of_a_manifest_is_read_alike(tmp_path):
     )
     last = {"audio": "b.wav", "text": "oui", "reference": "large"}
     listed = manifest(tmp_path, {"audio": "a.wav", "language": "de"}, last)
-    expected = [
-        Recording(tmp_path / "a.wav", "de"),
-        Recording(tmp_path / "b.wav", None, "oui", "large"),
-    ]
+    other = Recording(tmp_path / "b.wav", None, "oui", "large")
+    expected = [Recording(tmp_path / "a.wav", "de"), other]
     for each in (lines, listed):
         assert load_manifests([each]) == expected
 
@@ -101,9 +99,8 @@ def test_english_is_scored_by_its_own_normaliser():
 def test_errors_are_those_of_jiwer():
     random = np.random.default_rng(0)
     for _ in range(50):
-        expected, found = (
-            " ".join(random.choice(list("abcdef"), random.integers(1, 9))) for _ in range(2)
-        )
+        sizes = (random.integers(1, 9) for _ in range(2))
+        expected, found = (" ".join(random.choice(list("abcdef"), size)) for size in sizes)
         rate = score(Recording(Path("x"), "fr", expected), found).rate
         assert rate == pytest.approx(jiwer.wer(expected, found))
 
@@ -115,8 +112,7 @@ def test_words_in_silence_count_as_errors():
 
 
 def test_languages_without_spaces_are_scored_by_character():
-    recording = Recording(Path("a"), "zh", "你好、世界")
-    assert score(recording, "你好世间。") == Count(1, 4)
+    assert score(Recording(Path("a"), "zh", "你好、世界"), "你好世间。") == Count(1, 4)
 
 
 class Repeats:
@@ -153,10 +149,7 @@ def measure(tmp_path, monkeypatch):
         asked = ["--manifest", str(path), "--model", "whisper", "--output", str(output), *options]
         assert run(read_bench(["real", *asked])) == 0
         answers = json.loads(output.read_text())["answers"]
-        return {
-            name: {of: each["text"] for of, each in texts.items()}
-            for name, texts in answers.items()
-        }
+        return {key: {of: it["text"] for of, it in texts.items()} for key, texts in answers.items()}
 
     return run_with
 
@@ -164,10 +157,8 @@ def measure(tmp_path, monkeypatch):
 def test_a_run_replaces_what_it_measures_and_nothing_else(measure):
     measure("--engines", "ours", now="first")
     kept = measure("--engines", "batched", now="second")
-    assert kept == {
-        "ours": {"a.wav": "ours first", "b.wav": "ours first"},
-        "batched": {"a.wav": "batched second", "b.wav": "batched second"},
-    }
+    batched = {"a.wav": "batched second", "b.wav": "batched second"}
+    assert kept == {"ours": {"a.wav": "ours first", "b.wav": "ours first"}, "batched": batched}
     kept = measure("--engines", "ours", now="third")
     assert kept["ours"] == {"a.wav": "ours third", "b.wav": "ours third"}
     assert kept["batched"]["a.wav"] == "batched second"

@@ -1,7 +1,6 @@
 """The pipeline in models/diarization on real conversations, which are no part of this repository:
 `REAL_VOICES` names a folder of them as `scripts/bench voices` reads it; without one nothing is
-tested.
-"""
+tested."""
 
 import base64
 import os
@@ -70,8 +69,7 @@ def in_base64(recordings, name):
 
 def samples_of(recordings, name):
     limits = AudioLimits(max_seconds=600, max_bytes=2**28)
-    data = (recordings / f"{name}.flac").read_bytes()
-    return decode_audio(data, SAMPLE_RATE, limits).samples
+    return decode_audio((recordings / f"{name}.flac").read_bytes(), SAMPLE_RATE, limits).samples
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -129,10 +127,8 @@ def test_people_are_named_by_their_clips(recordings, whisper_base_folder):
         asr_model=str(whisper_base_folder), diarization_model=SPEAKERS_MODEL, dtype="float32"
     )
     handler = EndpointHandler(settings=settings)
-    clips = [
-        {"name": name.title(), "reference": in_base64(recordings, f"azure_enrollment_{name}")}
-        for name in PEOPLE
-    ]
+    files = [(name.title(), f"azure_enrollment_{name}") for name in PEOPLE]
+    clips = [{"name": name, "reference": in_base64(recordings, file)} for name, file in files]
     inputs, parameters = in_base64(recordings, "azure_katiesteve"), {"known_speakers": clips}
     answer = handler({"inputs": inputs, "parameters": parameters})
     assert [each["matched"] for each in answer["known_speakers"]] == [True, True]

@@ -1,4 +1,4 @@
-"""The order of work in the engine's thread, over stand-ins of the engine and of transcriptions."""
+"""The order of work in the engine's thread, over stand-ins of engine and `speech_to_text`."""
 
 import signal
 import threading
@@ -131,8 +131,7 @@ def test_recordings_take_turns_within_the_engines_class(recognising):
     go_on.set()
     for job in (waits, *jobs):
         outcome(job)
-    order = [each for each, _ in log if each in (*others, live)]
-    assert order == [live] * 3 + others * 3
+    assert [each for each, _ in log if each in (*others, live)] == [live] * 3 + others * 3
     assert engine.charges.count(WorkClass.LIVE) == 3
 
 

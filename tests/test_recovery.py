@@ -36,6 +36,12 @@ def answered(client):
     return [request for request, _ in client.finished]
 
 
+def check_answers(clients, asked):
+    for client, requests in zip(clients, asked, strict=True):
+        assert client.error is None
+        assert set(answered(client)) == set(requests)
+
+
 def test_transient_failure_costs_no_answer():
     engine = engine_of(device := Device())
     for where in ("entry", "step", "read"):
@@ -43,9 +49,7 @@ def test_transient_failure_costs_no_answer():
         clients = [session_of(engine, each) for each in asked]
         device.faults[where] = ValueError(where)
         run(engine)
-        for client, requests in zip(clients, asked, strict=True):
-            assert client.error is None
-            assert set(answered(client)) == set(requests)
+        check_answers(clients, asked)
 
 
 @pytest.mark.parametrize("where", ["entry", "step", "read"])
@@ -56,9 +60,7 @@ def test_faulty_session_fails_alone(where):
     bad = session_of(engine, windows(2, steps=(3, 1), poison=where))
     run(engine)
     assert str(bad.error) == where
-    for client, requests in zip(clients, asked, strict=True):
-        assert client.error is None
-        assert set(answered(client)) == set(requests)
+    check_answers(clients, asked)
 
 
 def test_rejected_text_beside_a_failure_is_answered_once():
@@ -77,13 +79,10 @@ def test_rejected_text_beside_a_failure_is_answered_once():
 def test_batches_that_do_not_fit_beside_each_other_take_turns(total, tells):
     engine = engine_of(Device(total=total, tells=tells))
     asked = [windows(6, steps=(3, 1)) for _ in range(2)]
-    clients = [
-        session_of(engine, each, num_beams=beams) for each, beams in zip(asked, (1, 5), strict=True)
-    ]
+    pairs = zip(asked, (1, 5), strict=True)
+    clients = [session_of(engine, each, num_beams=beams) for each, beams in pairs]
     run(engine)
-    for client, requests in zip(clients, asked, strict=True):
-        assert client.error is None
-        assert set(answered(client)) == set(requests)
+    check_answers(clients, asked)
 
 
 def test_fewer_rows_are_tried_where_a_step_does_not_fit():
@@ -174,10 +173,8 @@ def test_a_starved_batch_gets_through_though_others_keep_coming():
 def test_lost_device_fails_all_sessions_once():
     device = Device()
     engine = engine_of(device)
-    clients = [
-        session_of(engine, windows(3, steps=(9, 1)), num_beams=beams, batch_size=2)
-        for beams in (1, 1, 2, 5)
-    ]
+    given = [{"num_beams": beams, "batch_size": 2} for beams in (1, 1, 2, 5)]
+    clients = [session_of(engine, windows(3, steps=(9, 1)), **each) for each in given]
     engine.step()
     device.lost = True
     assert engine.step() == 0

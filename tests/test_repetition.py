@@ -89,11 +89,9 @@ def test_repetition_that_attention_follows_is_spoken(period, before, times):
 @given(PERIODS, st.integers(0, 30), st.sampled_from(["still", "to and fro", "back"]))
 def test_repetition_without_attention_is_a_loop(period, before, how):
     tokens = distinct(before, 1000) + distinct(period) * parts_of_stretch(period) * 2
-    stuck = {
-        "still": [900] * len(tokens),
-        "to and fro": [900 + 300 * (each % 2) for each in range(len(tokens))],
-        "back": spoken(len(tokens))[::-1],
-    }[how]
+    there_and_back = [900 + 300 * (each % 2) for each in range(len(tokens))]
+    back, still = spoken(len(tokens))[::-1], [900] * len(tokens)
+    stuck = {"still": still, "to and fro": there_and_back, "back": back}[how]
     places = spoken(before) + stuck[before:]
     loop, _ = read_repetitions(tokens, attention_at(places, 4000))
     assert loop == Loop(before + period, spoken=False)
@@ -118,8 +116,7 @@ def test_kept_text_does_not_depend_on_the_step(tokens, seed, data):
     places = np.cumsum(chance.integers(-2, 20, len(tokens))) + 40
     whole = read_repetitions(tokens, attention_at(places, 3000))[0]
     seen = tokens[: data.draw(st.integers(0, len(tokens)))]
-    loop = read_repetitions(seen, attention_at(places, 3000))[0]
-    assert loop in (None, whole)
+    assert read_repetitions(seen, attention_at(places, 3000))[0] in (None, whole)
 
 
 @pytest.mark.parametrize("text", ["no " * 10, "again and again " * 4, "ha " * 19])

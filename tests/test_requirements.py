@@ -1,6 +1,5 @@
 """The locks answer the requirement files, and keep the packages of the servers. Each part of the
-product declares the packages that it imports, and no other.
-"""
+product declares the packages that it imports, and no other."""
 
 import ast
 import re
@@ -55,14 +54,11 @@ def replace(file: Path, before: str, after: str) -> None:
 
 @pytest.mark.parametrize("python", locks.ENVIRONMENTS)
 def test_packages_of_the_servers_are_never_moved(python):
-    server = {
-        pin.name: pin.version for pin in locks.locked(REPOSITORY, [f"servers/{SERVERS[python]}"])
-    }
+    layer = f"servers/{SERVERS[python]}"
+    server = {pin.name: pin.version for pin in locks.locked(REPOSITORY, [layer])}
     ours = {pin.name: pin.version for pin in locks.locked(REPOSITORY, locks.ENVIRONMENTS[python])}
     assert server.keys() >= NEVER_MOVED
-    assert {name: ours[name] for name in NEVER_MOVED} == {
-        name: server[name] for name in NEVER_MOVED
-    }
+    assert {it: ours[it] for it in NEVER_MOVED} == {it: server[it] for it in NEVER_MOVED}
 
 
 def test_nothing_contradicts_what_is_installed(environment):
@@ -78,9 +74,6 @@ def test_nothing_contradicts_what_is_installed(environment):
     assert "Checked" in done.stdout + done.stderr
 
 
-# ---- the locks
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_every_package_is_pinned_with_hashes_and_no_address(name):
     text = (REPOSITORY / "requirements" / "locks" / f"{name}.txt").read_text(encoding="utf-8")
@@ -89,8 +82,7 @@ def test_every_package_is_pinned_with_hashes_and_no_address(name):
     pins = locks.read_pins(text)
     assert pins
     assert all(any("--hash=sha256:" in line for line in pin.more) for pin in pins)
-    listed = [line for line in text.splitlines() if line[:1] not in (" ", "#")]
-    assert len(listed) == len(pins)
+    assert len([line for line in text.splitlines() if line[:1] not in (" ", "#")]) == len(pins)
 
 
 def test_layers_share_no_package():
@@ -118,14 +110,9 @@ def test_the_locks_answer_the_requirement_files():
 def test_a_requirement_that_the_locks_do_not_answer_is_named(copied, file, before, after, said):
     replace(copied / file, before, after)
     found = locks.disagreements(copied)
-    assert {line.partition(":")[0] for line in found} == {
-        f"{file}, Python 3.12",
-        f"{file}, Python 3.11",
-    }
+    places = {line.partition(":")[0] for line in found}
+    assert places == {f"{file}, Python 3.12", f"{file}, Python 3.11"}
     assert all(said in line for line in found)
-
-
-# ---- imports
 
 
 def files_for(module: str) -> tuple[str, ...]:
@@ -138,8 +125,7 @@ def files_for(module: str) -> tuple[str, ...]:
 
 def imported(module: str) -> set[frozenset[str]]:
     """Return the distributions of each package that a module imports, or reads a file of; of a
-    namespace, all that share it.
-    """
+    namespace, all that share it."""
     named = set()
     for node in ast.walk(ast.parse((REPOSITORY / module).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -167,6 +153,4 @@ def test_a_part_declares_the_packages_that_it_imports_and_no_other():
             found = [name for name in files_for(module) if declared[name] & distributions]
             assert found, f"{module} imports {sorted(distributions)}: in none of its files"
             used[found[0]] |= distributions
-    assert {
-        name: named - used[name] for name, named in declared.items() if named - used[name]
-    } == {}
+    assert {key: named - used[key] for key, named in declared.items() if named - used[key]} == {}

@@ -1,4 +1,4 @@
-"""Alternatives of a text are scored as transformers scores them, and written if likely enough."""
+"""Alternatives of a text are scored like transformers (`token_tree`), and written if likely."""
 
 import dataclasses
 
@@ -72,9 +72,8 @@ def test_branches_are_scored_as_by_transformers(num_beams, drafts, timestamps, m
         window = next(each for known, each in by_text.items() if text[: len(known)] == known)
         for (fork, tokens), scores in zip(branches, found, strict=True):
             expected = log_probs_of(window, text[:fork], tokens)
-            torch.testing.assert_close(
-                torch.tensor(scores), expected, atol=1e-5, rtol=0, check_dtype=False
-            )
+            ours = torch.tensor(scores)
+            torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0, check_dtype=False)
     assert len(chosen) == len(proposing.asked) == len(windows)
     eos = models_of(TINY).special_tokens.end_of_text
     for (prompt, tokens, found), (hopeful, margins) in zip(proposing.asked, chosen, strict=True):
@@ -124,10 +123,8 @@ def test_the_best_alternatives_that_do_not_overlap_are_accepted():
     random = np.random.default_rng(0)
     for _ in range(50):
         starts = random.integers(0, 12, 8).tolist()
-        proposed = [
-            Alternative(start, start + int(random.integers(1, 4)), (place,))
-            for place, start in enumerate(starts)
-        ]
+        lengths = [int(random.integers(1, 4)) for _ in starts]
+        proposed = [Alternative(s, s + lengths[n], (n,)) for n, s in enumerate(starts)]
         margins = random.normal(size=8).tolist()
         accepted = accept_alternatives(proposed, margins)
         assert accepted == sorted(accepted)
@@ -148,9 +145,8 @@ def test_an_alternative_may_be_a_little_less_likely(behind, accepted, monkeypatc
 
     plain = decode(engine_of(TINY, ENDING), [window], DecodeOptions())
     equal = sum(plain[window.key].log_probs[1 : 2 + rescoring.NEXT_TOKENS])
-    monkeypatch.setattr(
-        rescoring, "score_branches", lambda *given: [[equal - behind]] * len(given[-1])
-    )
+    scores = [equal - behind]
+    monkeypatch.setattr(rescoring, "score_branches", lambda *given: [scores] * len(given[-1]))
     answers = decode(engine_of(TINY, ENDING), [window], DecodeOptions(proposer=Proposing()))
     assert bool(answers[window.key].replaced) == accepted
 

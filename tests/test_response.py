@@ -26,19 +26,13 @@ from whosaid.transcript import (
     Word,
 )
 
-WORDS = (
-    Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9),
-    Word(" morning", 0.2, 0.4, "SPEAKER_00", 0.75),
-    Word(" yes", 0.5, 0.9, "SPEAKER_01", 0.5, overlap=True),
-)
-CHUNKS = (
-    Chunk(" good morning", 0.0, 0.4, -0.12345, 0.01, WORDS[:2]),
-    Chunk(" yes", 0.5, 0.9, -0.5, 0.25, WORDS[2:]),
-)
-SEGMENTS = (
-    SpeakerSegment("SPEAKER_00", " good morning", 0.0, 0.4, WORDS[:2]),
-    SpeakerSegment("SPEAKER_01", " yes", 0.5, 0.9, WORDS[2:]),
-)
+MORNING = Word(" morning", 0.2, 0.4, "SPEAKER_00", 0.75)
+YES = Word(" yes", 0.5, 0.9, "SPEAKER_01", 0.5, overlap=True)
+WORDS = (Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9), MORNING, YES)
+GREETING = Chunk(" good morning", 0.0, 0.4, -0.12345, 0.01, WORDS[:2])
+CHUNKS = (GREETING, Chunk(" yes", 0.5, 0.9, -0.5, 0.25, WORDS[2:]))
+FIRST = SpeakerSegment("SPEAKER_00", " good morning", 0.0, 0.4, WORDS[:2])
+SEGMENTS = (FIRST, SpeakerSegment("SPEAKER_01", " yes", 0.5, 0.9, WORDS[2:]))
 TURNS = (SpeakerTurn("SPEAKER_00", 0.0, 0.45), SpeakerTurn("SPEAKER_01", 0.45, 1.0))
 TRANSCRIPT = Transcript(CHUNKS, "en", language_probability=0.98765)
 WITH_SPEAKERS = Answer(1.0, TRANSCRIPT, SEGMENTS, TURNS, ("careful",))
@@ -112,16 +106,13 @@ def test_every_requested_output_is_a_text():
 
 
 def test_only_multilingual_answers_have_languages():
-    words = [
-        Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9, language="en"),
-        Word(" ja", 0.5, 0.9, "SPEAKER_00", 0.5, language="de"),
-    ]
+    german = Word(" ja", 0.5, 0.9, "SPEAKER_00", 0.5, language="de")
+    words = [Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9, language="en"), german]
     chunks = tuple(
         Chunk(word.text, word.start, word.end, words=(word,), language=word.language)
         for word in words
     )
-    segments = speaker_segments(chunks)
-    both = Answer(1.0, Transcript(chunks, "en"), segments, ())
+    both = Answer(1.0, Transcript(chunks, "en"), speaker_segments(chunks), ())
     told = answered(both, multilingual=True, return_timestamps="word")
     for key in ("chunks", "words", "speakers"):
         assert [entry["language"] for entry in told[key]] == ["en", "de"], key
@@ -151,10 +142,9 @@ def test_unspoken_text_is_answered_with_its_place():
 def test_known_speakers_are_answered_if_given():
     told = (SpeakerMatch("Anna", "SPEAKER_00", 0.123456, True), SpeakerMatch("Bob"))
     body = answered(replace(WITH_SPEAKERS, known_speakers=told))
-    assert body["known_speakers"] == [
-        {"name": "Anna", "label": "SPEAKER_00", "similarity": 0.1235, "matched": True},
-        {"name": "Bob", "label": None, "similarity": None, "matched": False},
-    ]
+    anna = {"name": "Anna", "label": "SPEAKER_00", "similarity": 0.1235, "matched": True}
+    bob = {"name": "Bob", "label": None, "similarity": None, "matched": False}
+    assert body["known_speakers"] == [anna, bob]
     assert "known_speakers" not in answered()
 
 
@@ -169,10 +159,8 @@ def test_silence_is_an_empty_response():
 def test_speech_without_words_has_its_channel():
     unwritten = (Unwritten(1.004, 2.5), Unwritten(3.0, 4.2, channel=1))
     answer = answered(Answer(4.1, Transcript((), "en", unwritten=unwritten)))
-    assert answer["unwritten"] == [
-        {"start": 1.0, "end": 2.5},
-        {"start": 3.0, "end": 4.1, "channel": 1},
-    ]
+    channels = [{"start": 1.0, "end": 2.5}, {"start": 3.0, "end": 4.1, "channel": 1}]
+    assert answer["unwritten"] == channels
 
 
 spans = st.lists(st.tuples(st.floats(), st.floats()), max_size=20)
@@ -182,9 +170,7 @@ durations = st.floats(0, 1e5).map(lambda seconds: round(seconds, 2))
 @given(spans, spans, durations, st.sampled_from(["word", True]))
 def test_times_are_finite_monotone_rounded_and_within_the_audio(outer, inner, duration, wanted):
     words = tuple(Word(" a", *span, "S") for span in inner)
-    chunks = tuple(
-        Chunk(" a" * len(words) * (not place), *span) for place, span in enumerate(outer)
-    )
+    chunks = tuple(Chunk(" a" * len(words) * (not at), *span) for at, span in enumerate(outer))
     segments = tuple(
         SpeakerSegment("S", " a", *span, words=words if place == 0 else ())
         for place, span in enumerate(outer)
@@ -233,26 +219,19 @@ def test_words_without_duration_get_a_step():
 
 
 def test_turns_are_rounded_as_all_times_are():
-    turns = (
-        SpeakerTurn("A", 0.1234, 0.5678),
-        SpeakerTurn("B", 0.2, 0.204),
-        SpeakerTurn("B", 0.9, math.inf),
-    )
+    own = SpeakerTurn("A", 0.1234, 0.5678)
+    turns = (own, SpeakerTurn("B", 0.2, 0.204), SpeakerTurn("B", 0.9, math.inf))
     answer = answered(Answer(1.004, TRANSCRIPT, SEGMENTS, turns), output=["rttm"])
-    assert [line.split()[3:5] for line in answer["output"]["rttm"].splitlines()] == [
-        ["0.120", "0.450"],
-        ["0.900", "0.100"],
-    ]
+    times = [line.split()[3:5] for line in answer["output"]["rttm"].splitlines()]
+    assert times == [["0.120", "0.450"], ["0.900", "0.100"]]
 
 
 @given(st.lists(st.integers(0, 9_900), max_size=20, unique=True).map(sorted))
 def test_times_in_order_are_not_changed(hundredths):
     hundredths = [moment + 2 * place for place, moment in enumerate(hundredths)]
     moments = [moment / 100 for moment in hundredths]
-    chunks = [
-        Chunk("", start, end, words=(Word("", start, end),))
-        for start, end in zip(moments[::2], moments[1::2], strict=False)
-    ]
+    spans = zip(moments[::2], moments[1::2], strict=False)
+    chunks = [Chunk("", *span, words=(Word("", *span),)) for span in spans]
     assert clamp_times(chunks, 100.0) == chunks
 
 

@@ -78,18 +78,14 @@ def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
     windows = windows_of(True, 4, 40)
     starts = [each.start_logprob for each in answers_of(windows, batch_size=1).values()]
     assert max(starts) < 0
-    between = sorted(starts)[1:3]
-    fallback = dataclasses.replace(BY_START, start_margin=-1e9 - sum(between) / 2)
+    fallback = dataclasses.replace(BY_START, start_margin=-1e9 - sum(sorted(starts)[1:3]) / 2)
     expected = answers_of(windows, batch_size=1, fallback=fallback)
     assert sum(not each.timestamps for each in expected.values()) == 2
-    never = dataclasses.replace(BY_START, start_margin=1e9)
-    _, plain = steps_of(windows, fallback=never)
+    _, plain = steps_of(windows, fallback=dataclasses.replace(BY_START, start_margin=1e9))
     for batch_size, drafts in ((2, 0), (4, 3)):
         options = DecodeOptions(True, drafts > 0, batch_size, fallback, drafts)
-        answers = decode(engine_of(noise=0.0), windows, options)
-        assert tokens_of(answers) == tokens_of(expected)
-    rejecting = dataclasses.replace(BY_START, start_margin=-1e9)
-    again, steps = steps_of(windows, fallback=rejecting)
+        assert tokens_of(decode(engine_of(noise=0.0), windows, options)) == tokens_of(expected)
+    again, steps = steps_of(windows, fallback=dataclasses.replace(BY_START, start_margin=-1e9))
     assert not any(each.timestamps for each in again.values())
     untimed = dataclasses.replace(BY_START, retry_beams=None)
     _, beams = steps_of(windows, fallback=untimed, num_beams=5, timestamps=False)

@@ -142,9 +142,6 @@ def outcome(endpoint: EndpointHandler, body: Any) -> dict[str, Any] | str:
         return str(error)
 
 
-# ---- what is refused
-
-
 class Counted:
     """Counts the calls that pass through it."""
 
@@ -234,9 +231,6 @@ def test_text_is_never_opened_nor_fetched(endpoint, tmp_path):
         assert events == [], text
 
 
-# ---- what is answered
-
-
 def check_response(response: Any) -> None:
     """The promises that hold for every answer."""
     assert isinstance(response, dict), response
@@ -263,9 +257,6 @@ def test_audio_in_any_wrapping_gets_the_same_answer(answers):
         assert answers[name] == answers["plain"]
 
 
-# ---- many requests
-
-
 def test_requests_leave_no_descriptor_thread_or_file_behind(endpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     bodies = [ANSWERS["floats"], ANSWERS["8 channels"], *(body for body, _ in REFUSALS.values())]
@@ -287,10 +278,8 @@ def test_requests_leave_no_descriptor_thread_or_file_behind(endpoint, tmp_path, 
 
 def test_logs_hold_no_audio_text_or_token(endpoint, caplog):
     with caplog.at_level(logging.DEBUG):
-        responses = [
-            endpoint(ANSWERS[name])
-            for name in ("plain", "floats", "names of anything", "without times")
-        ]
+        names = ("plain", "floats", "names of anything", "without times")
+        responses = [endpoint(ANSWERS[name]) for name in names]
     words = {word for response in responses for word in response["text"].split() if len(word) > 4}
     assert words, "nothing was said that could have leaked"
     for secret in (SECRET, GOOD64[100:140], *words):

@@ -32,11 +32,8 @@ LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**28)
 
 def templates(parent: int | None = None) -> set[int]:
     """Return the templates of a process, by default this one."""
-    return {
-        child.pid
-        for child in psutil.Process(parent).children()
-        if any("whosaid.audio.sandbox.serve" in word for word in child.cmdline())
-    }
+    serves, children = "whosaid.audio.sandbox.serve", psutil.Process(parent).children()
+    return {each.pid for each in children if any(serves in word for word in each.cmdline())}
 
 
 def wait_for_end(pid: int) -> None:
@@ -206,8 +203,7 @@ class TestProcesses:
         assert pids[0] not in templates()
         with pytest.raises(InvalidAudio):
             check_container(b"no audio")
-        again = run_confined(FUNCTIONS + "own_pid", b"")
-        assert again != pids[0]
+        assert run_confined(FUNCTIONS + "own_pid", b"") != pids[0]
         wait_for_end(pids[0])
 
     def test_a_fork_serves_a_hundred_recordings(self):
@@ -338,9 +334,7 @@ os.fork = limited
         assert run_confined(FUNCTIONS + "checksum", b"\1") == 1
 
     def test_the_template_has_no_heavy_modules(self):
-        script = (
-            "import sys, whosaid.audio.libav; print(*{each.split('.')[0] for each in sys.modules})"
-        )
+        script = "import sys, whosaid.audio.libav; print(*{it.split('.')[0] for it in sys.modules})"
         modules = run_python("-c", script).stdout.split()
         assert not {"torch", "scipy", "pydantic", "transformers"} & {*modules}
 
@@ -365,9 +359,8 @@ def template():
 def driven(script: str) -> subprocess.Popen[str]:
     """Start a parent of its own, in which `template()` is the process ID of its template."""
     command = [sys.executable, "-c", DRIVER.format(script)]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-    )
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=REPOSITORY)
 
 
 class TestParents:

@@ -72,9 +72,8 @@ def test_no_window_extends_over_a_cut(spans, data):
     spoken = hears_sound(samples)
     schedule = Schedule(samples, spoken, 10 * SAMPLE_RATE).cut_at(cuts)
     planned = schedule.planned()
-    decoded = sorted(
-        (window for batch in run(schedule, 4) for window in batch), key=lambda each: each.start
-    )
+    windows = [window for batch in run(schedule, 4) for window in batch]
+    decoded = sorted(windows, key=lambda each: each.start)
     assert tuple(decoded) == planned
     for window in planned:
         assert not any(window.start < cut < window.stop for cut in cuts)
@@ -113,16 +112,14 @@ def test_no_piece_is_long_or_without_speech(spans):
 
 
 def test_an_unfinished_tail_before_a_pause_is_decoded_alone():
-    samples = np.concatenate([sound(8), silence(1), sound(8)])
-    schedule = schedule_of(samples, 10)
+    schedule = schedule_of(np.concatenate([sound(8), silence(1), sound(8)]), 10)
     first = schedule.pop_ready(1)[0]
     assert schedule.complete(first, 6 * SAMPLE_RATE, unfinished=True) == 6 * SAMPLE_RATE
     assert schedule.pop_ready(1)[0] == Window(6 * SAMPLE_RATE, first.stop, first.stop)
 
 
 def test_a_tail_without_speech_is_not_decoded_again():
-    samples = np.concatenate([sound(8), silence(1), sound(8)])
-    schedule = schedule_of(samples, 10)
+    schedule = schedule_of(np.concatenate([sound(8), silence(1), sound(8)]), 10)
     first = schedule.pop_ready(1)[0]
     assert schedule.complete(first, round(7.9 * SAMPLE_RATE), unfinished=True) == first.stop
     latest = 9 * SAMPLE_RATE - MARGIN
@@ -130,8 +127,7 @@ def test_a_tail_without_speech_is_not_decoded_again():
 
 
 def test_a_window_that_hardly_advances_is_retried_few_times():
-    batches = run(schedule_of(sound(30), 10), 1, unfinished=lambda window: window.start)
-    assert len(batches) <= 5
+    assert len(run(schedule_of(sound(30), 10), 1, unfinished=lambda window: window.start)) <= 5
 
 
 def test_windows_hold_speech_and_its_margins_only():
@@ -149,8 +145,7 @@ def test_windows_hold_speech_and_its_margins_only():
 )
 @example([(1.25, "speech"), (3.609375, "loud"), (1.0, "speech")])
 def test_long_loud_sound_is_decoded_as_possible_speech(parts):
-    """Each sample is decoded at most once, and never as if it were speech; loudness is of whole
-    frames."""
+    """Each sample is decoded at most once, and never as speech; loudness is of whole frames."""
     levels = {"speech": 0.1, "loud": 0.1, "quiet": 0.001}
     samples, speech, position = [], [], 0
     for seconds, kind in parts:
@@ -163,11 +158,8 @@ def test_long_loud_sound_is_decoded_as_possible_speech(parts):
     windows = [window for batch in run(schedule, 3) for window in batch]
     tentative = sorted((w.start, w.stop) for w in windows if w.tentative)
     certain = [w for w in windows if not w.tentative]
-    assert (
-        schedule.seconds[0]
-        == schedule.seconds[1]
-        == pytest.approx(sum(schedule.speech_seconds(w) for w in certain))
-    )
+    seconds = sum(schedule.speech_seconds(window) for window in certain)
+    assert schedule.seconds[0] == schedule.seconds[1] == pytest.approx(seconds)
     for start, stop in tentative:
         assert 3 * SAMPLE_RATE <= stop - start <= 8 * SAMPLE_RATE
         assert np.sqrt(np.mean(samples[start:stop] ** 2)) > 0.015
@@ -179,11 +171,8 @@ def test_long_loud_sound_is_decoded_as_possible_speech(parts):
     position, edge = 0, MARGIN + SAMPLES_PER_TOKEN
     for seconds, kind in parts:
         count = round(seconds * SAMPLE_RATE)
-        heard = sum(
-            min(stop, position + count) - max(start, position)
-            for start, stop in tentative
-            if start < position + count and position < stop
-        )
+        end = position + count
+        heard = sum(max(0, min(stop, end) - max(start, position)) for start, stop in tentative)
         assert kind != "loud" or heard >= count - 3 * SAMPLE_RATE - 2 * edge
         position += count
 
@@ -318,9 +307,7 @@ def test_loops_at_most_double_the_decoded_audio():
     while windows := schedule.pop_ready(1):
         decoded += windows
         schedule.complete(windows[0], windows[0].start, looped=True)
-    assert all(
-        again.start - before.start >= (before.stop - before.start) // 2
-        for before, again in pairwise(decoded)
-    )
+    pairs = pairwise(decoded)
+    assert all(two.start - one.start >= (one.stop - one.start) // 2 for one, two in pairs)
     assert len(decoded) > 2
     assert sum(window.stop - window.start for window in decoded) <= 2 * 30 * SAMPLE_RATE

@@ -67,9 +67,7 @@ class Drive:
         scheduler = self.scheduler
         queue = scheduler._queue(lane)
         queue.most, queue.full = rows, False
-        units = [
-            each for each in scheduler._units() if each.lane == lane and each.part is Part.ENTER
-        ]
+        units = [it for it in scheduler._units() if it.lane == lane and it.part is Part.ENTER]
         with mock.patch.object(scheduler, "_units", return_value=units):
             return scheduler.next()
 
@@ -139,8 +137,7 @@ def test_rows_are_shared_by_client_and_weight():
     heavy = Share("heavy", 2)
     for name, share in {"a": heavy, "b": heavy, "c": Share("light", 1), "d": None}.items():
         drive.add(name, 8, share=share)
-    got = Counter(drive.names(drive.enter(rows=12)))
-    assert got == {"a": 3, "b": 3, "c": 3, "d": 3}
+    assert Counter(drive.names(drive.enter(rows=12))) == {"a": 3, "b": 3, "c": 3, "d": 3}
 
 
 @given(
@@ -341,8 +338,7 @@ def test_requeued_sequences_begin_again_in_their_order():
     drive = Drive()
     added = drive.add("a", 5)
     drive.enter(rows=2)
-    plan = drive.plan(rows=4)
-    assert plan.entering == added[2:4]
+    assert drive.plan(rows=4).entering == added[2:4]
     drive.scheduler.requeue(PLAIN)
     assert (drive.scheduler.running, drive.scheduler.waiting) == (0, 5)
     assert drive.plan().entering == added

@@ -3,8 +3,7 @@
 Clients come with windows whose texts are accepted, rejected or fail, leave, and run out of memory;
 after each event every sequence is in one place, and in the end every client has been answered.
 Some are live: beside these all others have a part of the time. Beside short recordings long ones
-have a part of it.
-"""
+have a part of it."""
 
 from collections import Counter
 

@@ -44,9 +44,7 @@ def run(clone: Path, script: str, *arguments: str, path: str = "") -> subprocess
     )
 
 
-SCRIPTS = sorted(
-    path.name for path in (REPOSITORY / "scripts").iterdir() if os.access(path, os.X_OK)
-)
+SCRIPTS = sorted(it.name for it in (REPOSITORY / "scripts").iterdir() if os.access(it, os.X_OK))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -81,12 +79,8 @@ def test_help_works_without_python(clone, tmp_path):
 
 def test_modules_in_the_working_folder_are_not_imported(clone, tmp_path):
     (tmp_path / "argparse.py").write_text("raise SystemExit('shadowed')")
-    done = subprocess.run(
-        [clone / "scripts" / "demo", "--help"],
-        env={"PATH": f"{clone / 'programs'}:/usr/bin:/bin"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [clone / "scripts" / "demo", "--help"]
+    environment = {"PATH": f"{clone / 'programs'}:/usr/bin:/bin"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: scripts/demo")

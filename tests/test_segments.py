@@ -54,19 +54,12 @@ def published_rules(tokens: list[int], begin: int) -> tuple[list[dict], int]:
     """transformers' segments of a window of 30 seconds, and the mel frame at which it continues."""
     model = model_of(SMALL)
     return model._retrieve_segment(
-        seek_sequence=torch.tensor(tokens),
-        seek_outputs=[torch.tensor(tokens)],
-        time_offset=torch.zeros(1, dtype=torch.float64),
-        timestamp_begin=begin,
-        seek_num_frames=torch.tensor([3000]),
-        time_precision=0.02,
-        time_precision_features=0.01,
-        input_stride=2,
-        prev_idx=0,
-        idx=0,
-        return_token_timestamps=False,
+        seek_sequence=torch.tensor(tokens), seek_outputs=[torch.tensor(tokens)],
+        time_offset=torch.zeros(1, dtype=torch.float64), timestamp_begin=begin,
+        seek_num_frames=torch.tensor([3000]), time_precision=0.02, time_precision_features=0.01,
+        input_stride=2, prev_idx=0, idx=0, return_token_timestamps=False,
         decoder_input_ids=torch.zeros(1, 0),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,7 @@ def sentences(result, segment, samples=SAMPLES):
 def test_sentences_end_after_full_stops(tokens):
     attention = np.random.default_rng(1).normal(size=(len(tokens), 150)).astype(np.float32)
     result = DecodeResult(tuple(tokens), 0.0, (-0.1,) * len(tokens), 0.0, attention)
-    whole = Segment(tuple(tokens), 0.0, 3.0)
-    found = sentences(result, whole)
+    found = sentences(result, Segment(tuple(tokens), 0.0, 3.0))
     assert [token for segment in found for token in segment.tokens] == tokens
     texts = [MODELS.tokenizer.decode(list(segment.tokens)) for segment in found]
     for text, before, after in zip(texts, found, found[1:], strict=False):
@@ -62,8 +61,7 @@ def test_a_sentence_goes_on_behind_an_initial():
     for place, row in enumerate(letters):
         attention[row, 50 * place : 50 * place + 50] = 3.0
     result = DecodeResult(tuple(tokens), 0.0, (-0.1,) * len(tokens), 0.0, attention)
-    whole = Segment(tuple(tokens), 0.0, 3.0)
-    (found,) = sentences(result, whole)
+    (found,) = sentences(result, Segment(tuple(tokens), 0.0, 3.0))
     assert found.tokens == tuple(tokens)
 
 

@@ -68,8 +68,7 @@ def test_a_retry_has_its_own_grammar_and_beams(timestamps, asked, beams):
     ],
 )
 def test_a_window_is_retried_once_if_the_retry_differs(options, once, may):
-    request = Request("key", np.zeros(1, np.float32), (1,), once=once)
-    sequence = sequence_of(request, **options)
+    sequence = sequence_of(Request("key", np.zeros(1, np.float32), (1,), once=once), **options)
     assert sequence.may_retry is may
     sequence.rejected = REJECTED
     assert not sequence.may_retry

@@ -164,13 +164,11 @@ CLIPS = b'{"inputs": "AAAA", "parameters": {"known_speakers": [{"name": "A", "re
 @pytest.mark.parametrize(("body", "held"), [(HELLO[0], 0), (CLIPS, len(CLIPS))])
 @asynchronous
 async def test_a_body_counts_until_its_audio_is_decoded(body, held, streams):
-    """A body with clips counts longer, because the clips may be slices of it; the place is kept
-    until the answer."""
+    """A body with clips counts longer: clips may be slices of it; its permit is kept till then."""
     endpoint, app = served(max_queue_bytes=1000)
     endpoint.decode.clear()
-    running = asyncio.ensure_future(
-        call(app, headers=JSON, parts=[body], query=streams[1:].encode())
-    )
+    asked = call(app, headers=JSON, parts=[body], query=streams[1:].encode())
+    running = asyncio.ensure_future(asked)
     permits = app.admission.permits
     while not endpoint.seen:
         await asyncio.sleep(0)

@@ -1,8 +1,7 @@
 """Attacks by raw sockets, on the server as it listens: malformed and ambiguous HTTP is refused with
 a code and a closed connection, and no answer repeats the request or may be framed.
 
-docs/reliability.md lists the attacks.
-"""
+docs/reliability.md lists the attacks."""
 
 import socket
 

@@ -18,11 +18,8 @@ OPERATIONS = {
     *("create_transcription", "create_translation", "list_models", "read_model", "list_jobs"),
     *("render_transcript", "read_job", "remove_job", "create_client_secret"),
 }
-TYPES = {
-    "json": description.TextTranscription,
-    "verbose_json": description.VerboseTranscription,
-    "diarized_json": description.DiarizedTranscription,
-}
+TYPES = {"json": description.TextTranscription, "verbose_json": description.VerboseTranscription}
+TYPES["diarized_json"] = description.DiarizedTranscription
 
 
 @pytest.mark.parametrize("key", [None, "key"])

@@ -98,8 +98,7 @@ def text(name, value):
 
 def test_names_count_without_their_brackets():
     texts = [text("include[]", "a"), text("include[1]", "b"), text("include", "c")]
-    found = split([SOUND, *texts, text("chunking_strategy[type]", "server_vad")])
-    file, fields = found
+    file, fields = split([SOUND, *texts, text("chunking_strategy[type]", "server_vad")])
     assert file == b"sound"
     assert fields == {"include": ("a", "b", "c"), "chunking_strategy[type]": ("server_vad",)}
 

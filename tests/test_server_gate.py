@@ -1,5 +1,4 @@
-"""An early end of a request frees its rows, and its client gets an error if that is still
-possible."""
+"""A request that ends early frees its rows; its client gets an error if that is still possible."""
 
 import asyncio
 import json
@@ -92,8 +91,7 @@ async def test_a_body_that_stalls_is_given_up(monkeypatch):
     monkeypatch.setattr("whosaid.server.gate.PATIENCE_S", 0.05)
 
     _, app = served()
-    chunked = {"transfer-encoding": "chunked"}
-    reply = await call(app, headers=chunked, parts=[b"x"], ends=False)
+    reply = await call(app, headers={"transfer-encoding": "chunked"}, parts=[b"x"], ends=False)
     assert (reply.status, reply.code) == (408, "BODY_TIMEOUT")
     assert reply.headers["connection"] == "close"
     assert app.admission.permits.taken == 0

@@ -138,11 +138,8 @@ class StoreMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(later=st.sampled_from([0.0, 30.0, 60.0]))
     def expire(self, later):
         self.now += later
-        gone = [
-            job
-            for job, each in self.model.items()
-            if each.ended is not None and each.ended < self.now - KEPT
-        ]
+        ended = [(job, each.ended) for job, each in self.model.items() if each.ended is not None]
+        gone = [job for job, at in ended if at < self.now - KEPT]
         assert self.store.expire(self.now - KEPT) == len(gone)
         for job in gone:
             del self.model[job]
@@ -150,8 +147,7 @@ class StoreMachine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def crash(self):
         """The process ends, and leaves besides an upload that did not become a job, and a job whose
-        recording has not got its name.
-        """
+        recording has not got its name."""
         self.store.close()
         (self.folder / "audio" / STRAY).write_bytes(b"x")
         for job in self.of(Status.QUEUED, Status.RUNNING)[:1]:
@@ -209,11 +205,9 @@ def store(tmp_path):
 
 def test_all_is_for_this_user_alone(store, tmp_path):
     store.add(b"one", b"sound", b"{}", None, 1.0)
-    modes = {
-        path.relative_to(tmp_path / "data").as_posix(): path.stat().st_mode & 0o777
-        for path in (tmp_path / "data").rglob("*")
-        if path.is_file()
-    }
+    data = tmp_path / "data"
+    paths = [path for path in data.rglob("*") if path.is_file()]
+    modes = {path.relative_to(data).as_posix(): path.stat().st_mode & 0o777 for path in paths}
     assert len(modes) == 3
     assert set(modes.values()) == {0o600}
     assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
@@ -345,9 +339,7 @@ def make_database(path: Path, script: str) -> None:
 )
 @pytest.mark.parametrize("database", [None, "", "VACUUM"])
 @pytest.mark.parametrize("link", [False, True])
-def test_a_users_folder_keeps_every_byte_and_mode(
-    tmp_path, monkeypatch, files, said, database, link
-):
+def test_a_users_folder_keeps_bytes_and_modes(tmp_path, monkeypatch, files, said, database, link):
     for name in files:
         path = tmp_path / ("elsewhere" + name[5:] if link and name[:5] == "audio" else name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -368,9 +360,8 @@ def test_a_users_folder_keeps_every_byte_and_mode(
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_another_programs_database_is_not_changed(tmp_path, version):
-    make_database(
-        tmp_path / "jobs.sqlite", f"CREATE TABLE jobs (x); PRAGMA user_version = {version}"
-    )
+    tables = f"CREATE TABLE jobs (x); PRAGMA user_version = {version}"
+    make_database(tmp_path / "jobs.sqlite", tables)
     before = state_of(tmp_path)
     with pytest.raises(StartError, match=r"jobs\.sqlite is another program's"):
         JobStore(tmp_path, MOST, MOST_BYTES, 0.0)

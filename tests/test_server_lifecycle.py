@@ -291,9 +291,8 @@ def test_a_start_that_fails_late_frees_the_port(monkeypatch):
 
     monkeypatch.setattr("whosaid.server.serving.load_server", load)
     port = free_port()
-    fail_to_start(
-        {"PORT": str(port), "ASR_MODEL": str(REPOSITORY)}, "START_FAILED: ASR_MODEL: ", monkeypatch
-    )
+    environment = {"PORT": str(port), "ASR_MODEL": str(REPOSITORY)}
+    fail_to_start(environment, "START_FAILED: ASR_MODEL: ", monkeypatch)
     assert told == [200]
     with bind(ServerSettings(port=port)):
         pass

@@ -80,8 +80,7 @@ def stderr(monkeypatch) -> io.StringIO:
 
 
 def test_the_log_holds_no_token_of_outgoing_requests(stderr, tmp_path, monkeypatch):
-    """Requests are callbacks, downloads from the Hub, which the archive uses too, and those of
-    scripts/transcribe."""
+    """Requests are callbacks, downloads from the Hub, and those of scripts/transcribe."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
     async def call_back(url: str) -> None:

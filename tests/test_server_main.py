@@ -158,8 +158,7 @@ def test_the_log_names_models_device_precision_and_page(wav, monkeypatch, caplog
 
     def ask(server, url):
         try:
-            audio = wav(conversation()[:48_000])
-            return loopback().post(url, content=audio).json()
+            return loopback().post(url, content=wav(conversation()[:48_000])).json()
         finally:
             server.handle_exit(signal.SIGTERM, None)
 

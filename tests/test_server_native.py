@@ -137,8 +137,7 @@ def test_refusals_have_hf_serves_statuses(app, hf_serve, body, status):
     assert reply.status == status
     assert reply.code in ("INVALID_REQUEST", "INVALID_AUDIO", "INVALID_PARAMETER")
     if b"[[" not in body:  # which no server of the contract survives with a status
-        content_type = {"content-type": "application/json"}
-        theirs = hf_serve.post("/", content=body, headers=content_type)
+        theirs = hf_serve.post("/", content=body, headers={"content-type": "application/json"})
         assert theirs.status_code == status
         if status == 400 and b"\xff" not in body:
             assert reply.body == theirs.content
@@ -188,10 +187,8 @@ def test_query_parameters_beside_a_form_or_json_are_refused(quick, audio):
         for name in ("language", "batch_size", "callback_url"):
             reply = post(quick, body, kind, route, f"{name}=en".encode())
             told = reply.body.decode()
-            assert (reply.status, f"INVALID_REQUEST: {name}: is in the query" in told) == (
-                400,
-                True,
-            )
+            refusal = f"INVALID_REQUEST: {name}: is in the query"
+            assert (reply.status, refusal in told) == (400, True)
         assert post(quick, body, kind, route, b"stream=false&api-version=1").status == 200
 
 
@@ -261,11 +258,8 @@ def test_events_end_with_the_answer(quick, audio):
     by_number = post(quick, body, "application/json", query=b"stream=1")
     by_header = post(quick, body, "application/json", accept="text/event-stream")
     for reply in (by_query, by_number, by_header):
-        events = [
-            json.loads(line[6:])
-            for line in reply.body.decode().split("\n\n")
-            if line.startswith("data: ")
-        ]
+        lines = reply.body.decode().split("\n\n")
+        events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
         assert events[0] == {"type": "decoded", "duration": 31.5}
         assert events[-1] == {"type": "answer", "answer": whole}
     assert post(quick, body, "application/json", query=b"stream=perhaps").status == 400

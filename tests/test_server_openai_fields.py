@@ -97,9 +97,8 @@ def test_served_fields_reach_the_endpoint_without_warnings(endpoint, fields, wan
 def test_separate_channels_are_speakers_without_diarization():
     names = ["agent", "customer"]
     for form in (names, ["agent,customer"]):
-        asked = read(
-            KnownAnswers(), response_format="diarized_json", channels="separate", channel_names=form
-        )
+        given = {"response_format": "diarized_json", "channels": "separate"}
+        asked = read(KnownAnswers(), **given, channel_names=form)
         assert asked.request.config.channel_names == names
         assert asked.request.speakers is None
         assert asked.request.warnings == ()
@@ -198,9 +197,8 @@ def test_unserved_fields_are_ignored_with_a_warning(endpoint):
 def test_times_without_a_place_are_ignored_with_a_warning(endpoint, wanted, field):
     asked, (name,) = read(endpoint, response_format=wanted, **field), field
     assert asked.granularities == frozenset()
-    assert asked.request.warnings == (
-        f"{name}: is ignored; response_format verbose_json has times",
-    )
+    told = f"{name}: is ignored; response_format verbose_json has times"
+    assert asked.request.warnings == (told,)
     assert read(endpoint, response_format="srt", **field).request.warnings == ()
 
 
@@ -220,13 +218,9 @@ def test_clips_reach_the_endpoint_in_order(endpoint):
 
 def test_a_reference_may_be_a_voice(endpoint):
     voice = {"model": "Net-0", "seconds": 3.5, "embedding": "AAAAAA=="}
-    asked = read(
-        endpoint,
-        known_speaker_names=["Anna", "Bob"],
-        known_speaker_references=["BBBB", json.dumps(voice)],
-        voices="true",
-        response_format="verbose_json",
-    )
+    people = {"known_speaker_names": ["Anna", "Bob"]}
+    people["known_speaker_references"] = ["BBBB", json.dumps(voice)]
+    asked = read(endpoint, **people, voices="true", response_format="verbose_json")
     first, second = asked.request.config.known_speakers
     assert (first.reference, second.voice.model_dump()) == ("BBBB", voice)
     assert asked.request.config.voices
@@ -234,11 +228,8 @@ def test_a_reference_may_be_a_voice(endpoint):
 
 
 def clips(names, references=("AAAA", "AAAA")):
-    return {
-        "known_speaker_names": names,
-        "known_speaker_references": [*references],
-        "response_format": "diarized_json",
-    }
+    people = {"known_speaker_names": names, "known_speaker_references": [*references]}
+    return people | {"response_format": "diarized_json"}
 
 
 WRONG = {

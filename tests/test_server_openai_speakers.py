@@ -90,5 +90,4 @@ def test_channels_keep_their_names():
     ],
 )
 def test_everyone_has_a_label(speakers, labels):
-    segments = [SpeakerSegment(each, "", 0, 0) for each in speakers]
-    assert everyone_labelled(segments) == labels
+    assert everyone_labelled([SpeakerSegment(each, "", 0, 0) for each in speakers]) == labels

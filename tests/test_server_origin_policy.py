@@ -146,11 +146,8 @@ def test_requests_of_foreign_pages_are_refused_under_any_type(headers, key):
 
 
 def test_foreign_links_are_answered_and_foreign_forms_refused():
-    headers = {
-        "sec-fetch-site": "cross-site",
-        "sec-fetch-mode": "navigate",
-        "sec-fetch-dest": "document",
-    }
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    headers["sec-fetch-dest"] = "document"
     assert ask(headers, path="/").status == 200
     assert ask({**headers, "origin": EVIL}, "POST", "/").code == "ORIGIN_NOT_ALLOWED"
     assert ask(headers, "POST", "/").code == "ORIGIN_NOT_ALLOWED"
@@ -181,10 +178,8 @@ def test_pages_of_an_allowed_origin_read_every_answer(key):
 
 @pytest.mark.parametrize("key", [None, "key"])
 def test_preflight_requests_need_no_key(key):
-    asks = {
-        "access-control-request-method": "POST",
-        "access-control-request-headers": "authorization,content-type,x-stainless-os",
-    }
+    asks = {"access-control-request-method": "POST"}
+    asks["access-control-request-headers"] = "authorization,content-type,x-stainless-os"
     for path in ("/", "/predict", "/v1/audio/transcriptions"):
         reply = ask({**FROM_APP, **asks}, "OPTIONS", path, **ALLOWED, api_key=key)
         assert (reply.status, reply.body) == (204, b"")

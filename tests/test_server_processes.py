@@ -104,13 +104,8 @@ def test_jobs_outlive_the_process_and_are_done_once(start, tmp_path, whisper_fol
     held = tmp_path / "held"
     recordings = [wav(speech(seconds)) for seconds in (1.0, 12.0, 12.0, 1.0)]
     (tmp_path / "jobs").mkdir()
-    environment = {
-        "DATA_DIR": str(tmp_path / "jobs"),
-        "ASR_MODEL": str(whisper_folder),
-        "DTYPE": "float32",
-        "MAX_RUNNING_JOBS": "2",
-        "FIRST": HELD.format(str(held)),
-    }
+    environment = {"ASR_MODEL": str(whisper_folder), "DTYPE": "float32", "MAX_RUNNING_JOBS": "2"}
+    environment |= {"DATA_DIR": str(tmp_path / "jobs"), "FIRST": HELD.format(str(held))}
     # A random model is never sure: each window would be decoded at six temperatures.
     once = {"params": {"logprob_threshold": -1000, "compression_ratio_threshold": 1000}}
     first = start(**environment)
@@ -210,8 +205,7 @@ def signal_under_load(server: ForkedServer, audio: bytes) -> None:
         thread.start()
 
     def accepted() -> float:
-        answered = len(replies)
-        return answered + in_progress(server)
+        return len(replies) + in_progress(server)
 
     while accepted() < len(asking):
         time.sleep(POLL_S)

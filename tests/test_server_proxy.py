@@ -1,6 +1,5 @@
 """The server behind nginx, as `whosaid/server/nginx.conf.template` has it: TLS, limits, WebSockets
-and a path prefix.
-"""
+and a path prefix."""
 
 import json
 import re
@@ -66,21 +65,15 @@ def proxied(
 ) -> Iterator[Proxy]:
     """nginx before `upstream`; `changes` replace directives of the template."""
     values = {
-        "UPSTREAM": "{}:{}".format(*upstream),
-        "HTTP_PORT": str(free_port()),
-        "HTTPS_PORT": str(free_port()),
-        "SERVER_NAME": "localhost",
-        "PREFIX": "/asr",
-        "MAX_BODY": "1m",
-        "TLS": str(certificate),
-    }
+        "UPSTREAM": "{}:{}".format(*upstream), "HTTP_PORT": str(free_port()),
+        "HTTPS_PORT": str(free_port()), "SERVER_NAME": "localhost", "PREFIX": "/asr",
+        "MAX_BODY": "1m", "TLS": str(certificate),
+    }  # fmt: skip
     site = re.sub(r"\$\{(\w+)\}", lambda found: values[found[1]], TEMPLATE)
     for directive, value in changes.items():
         site = re.sub(rf"(?m)^(\s*{directive}) .*;", rf"\1 {value};", site)
-    temporary = "".join(
-        f"{name}_temp_path {folder}/{name};\n"
-        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "".join(f"{name}_temp_path {folder}/{name};\n" for name in kinds)
     file = folder / "nginx.conf"
     file.write_text(
         f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n"
@@ -127,8 +120,7 @@ def test_requests_are_answered_over_tls_below_the_prefix(proxy):
     events = proxy.ask("POST", "/asr/?stream=true", json=body).text
     kinds = [json.loads(line[6:])["type"] for line in events.splitlines() if line]
     assert (kinds[0], kinds[-1]) == ("decoded", "answer")
-    browser = {**HEADERS, "accept": "text/html"}
-    sent_on = proxy.ask("GET", "/asr/", headers=browser)
+    sent_on = proxy.ask("GET", "/asr/", headers={**HEADERS, "accept": "text/html"})
     assert (sent_on.status_code, sent_on.headers["location"]) == (307, "app/")
     assert proxy.ask("GET", "/asr/app/").status_code == 200
     assert proxy.ask("GET", "/health").status_code == 404
@@ -182,10 +174,8 @@ def test_a_client_that_stops_sending_is_closed(tmp_path, certificate, directive,
 def test_requests_and_connections_of_one_address_are_limited(tmp_path, certificate):
     endpoint, gate = served()
     with listening(DrainingServer(gate, endpoint, 600)) as where:
-        few = {
-            "limit_req_zone": "$binary_remote_addr zone=requests:10m rate=1r/m",
-            "limit_req": "zone=requests burst=2 nodelay",
-        }
+        few = {"limit_req_zone": "$binary_remote_addr zone=requests:10m rate=1r/m"}
+        few["limit_req"] = "zone=requests burst=2 nodelay"
         with proxied(tmp_path, certificate, where, **few) as proxy:
             statuses = [proxy.ask("GET", "/asr/health").status_code for _ in range(5)]
             assert statuses == [200] * 3 + [429] * 2

@@ -132,9 +132,7 @@ async def hold_all(sequences: int, chance: random.Random) -> Counter[str]:
         drivers.opened.clear()
         for number in range(sequences // 10):
             seeds = [random.Random(chance.random()) for _ in range(10)]
-            for told in await asyncio.gather(
-                *(hold(app, drivers, opening, each) for each in seeds)
-            ):
+            for told in await asyncio.gather(*(hold(app, drivers, opening, it) for it in seeds)):
                 found += told
             good.send_bytes(bytes(2))
             good.send("input_audio_buffer.commit")

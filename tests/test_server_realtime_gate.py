@@ -154,11 +154,9 @@ async def test_the_accepted_subprotocol_is_never_the_key():
 
 @asynchronous
 async def test_a_secret_opens_sessions_with_its_settings():
-    audio = {
-        "format": {"type": "audio/pcma"},
-        "transcription": {"model": "gpt-4o-transcribe", "language": "en"},
-        "turn_detection": {"type": "server_vad", "threshold": 0.25},
-    }
+    audio = {"format": {"type": "audio/pcma"}}
+    audio["transcription"] = {"model": "gpt-4o-transcribe", "language": "en"}
+    audio["turn_detection"] = {"type": "server_vad", "threshold": 0.25}
     include = ["item.input_audio_transcription.logprobs"]
     wanted = {"type": "transcription", "audio": {"input": audio}, "include": include}
 
@@ -171,8 +169,7 @@ async def test_a_secret_opens_sessions_with_its_settings():
     for _ in range(2):
         async with Socket(app, protocols=protocols(told["value"])) as socket:
             created.append((await socket.read())["session"])
-    reader = TypeAdapter(sdk.ClientSecretCreateResponse)
-    read = reader.validate_python(told, strict=True)
+    read = TypeAdapter(sdk.ClientSecretCreateResponse).validate_python(told, strict=True)
     assert read.session.audio.input.transcription.language == "en"
     assert read.value.startswith("ek_")
     assert len(read.value) > 40
@@ -187,8 +184,7 @@ async def test_a_secret_opens_sessions_with_its_settings():
 
 @asynchronous
 async def test_a_key_may_begin_as_secrets_do():
-    """The key opens sessions, and so do secrets; other values with that prefix count as wrong
-    keys."""
+    """The key opens sessions, and so do secrets; other values with that prefix are wrong keys."""
     key = "ek_the-right-key-of-this-test"
 
     app = live(Drivers(), api_key=key)
@@ -218,12 +214,8 @@ async def test_no_secret_is_made_while_sessions_are_refused():
         replies.append(await ask(app))
         app.admission.draining = True
         replies.append(await ask(app))
-    assert [(each.status, each.code, each.headers.get("retry-after")) for each in replies] == [
-        (429, "BUSY", "10"),
-        (429, "BUSY", "10"),
-        (200, "", None),
-        (503, "DRAINING", "5"),
-    ]
+    told = [(each.status, each.code, each.headers.get("retry-after")) for each in replies]
+    assert told == [(429, "BUSY", "10")] * 2 + [(200, "", None), (503, "DRAINING", "5")]
 
 
 @asynchronous
@@ -249,9 +241,8 @@ async def test_a_secret_is_no_key():
     ],
 )
 def test_a_wrong_request_for_a_secret_is_refused_by_name(body, code, param):
-    reply = asyncio.run(
-        ask(live(Drivers(), api_key=KEY), body or None, raw=json.dumps(body).encode())
-    )
+    app, content = live(Drivers(), api_key=KEY), json.dumps(body).encode()
+    reply = asyncio.run(ask(app, body or None, raw=content))
     error = reply.json["error"]
     assert (reply.status, error["code"], error["param"]) == (400, code, param)
 

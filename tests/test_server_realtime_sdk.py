@@ -82,8 +82,7 @@ def test_a_secret_opens_the_synchronous_clients_session():
             openai.OpenAI(**options | {"api_key": secret.value}) as browser,
             browser.realtime.connect(extra_query=QUERY) as connection,
         ):
-            created = connection.recv()
-            assert created.session.audio.input.turn_detection is None
+            assert connection.recv().session.audio.input.turn_detection is None
             connection.input_audio_buffer.append(audio=AUDIO)
             connection.send({"type": "input_audio_buffer.commit", "final": True})
             assert [connection.recv().type for _ in ITEM] == ITEM

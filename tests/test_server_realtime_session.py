@@ -93,10 +93,8 @@ async def test_every_event_has_a_type_of_the_sdk():
             ours_too = {"words", "warnings"}
             assert set(event) <= {*read.to_dict(mode="json", exclude_unset=False)} | ours_too
     delta = next(event for event in events if event["type"].endswith(".delta"))
-    assert delta["logprobs"] == [
-        {"token": "A", "bytes": [65], "logprob": -0.5},
-        {"token": "B", "bytes": [66], "logprob": -0.25},
-    ]
+    first = {"token": "A", "bytes": [65], "logprob": -0.5}
+    assert delta["logprobs"] == [first, {"token": "B", "bytes": [66], "logprob": -0.25}]
     words = next(event for event in events if event["type"].endswith(".words"))
     said = {"word": "4 bytes", "start": 0.0, "end": 0.5, "probability": 0.75, "speaker": None}
     assert (words["words"], words["unstable"], words["content_index"]) == ([said], " and", 0)
@@ -153,20 +151,15 @@ async def test_updates_change_named_fields_and_null_turns_off():
     assert formats[5] == {"type": "audio/pcmu"}
     assert formats[7:] == [{"type": "audio/pcm", "rate": rate} for rate in (16000, 24000)]
     heard = [call[1:] for call in drivers.opened[0].calls]
-    assert heard[0] == (
-        LiveSettings("en", "Hello.", ("Ada", HotWord(**SIOBHAN)), TurnSettings()),
-        AudioFormat.PCM_24000,
-    )
+    first = LiveSettings("en", "Hello.", ("Ada", HotWord(**SIOBHAN)), TurnSettings())
+    assert heard[0] == (first, AudioFormat.PCM_24000)
     assert heard[4][0] == LiveSettings("en", None, (), TurnSettings(0.75, 300, 200), "high")
     assert heard[5] == (LiveSettings("en", None, (), None, "high"), AudioFormat.PCMU)
     assert heard[8] == (LiveSettings(), AudioFormat.PCM_24000)
 
 
-KNOWN = {
-    "known_speaker_names": ["Ada", "Ada"],
-    "known_speaker_references": ["AAAA", "A" * 20_000],
-    "known_speaker_threshold": 0.7,
-}
+KNOWN = {"known_speaker_names": ["Ada", "Ada"], "known_speaker_threshold": 0.7}
+KNOWN["known_speaker_references"] = ["AAAA", "A" * 20_000]
 
 
 @asynchronous
@@ -399,11 +392,9 @@ async def test_the_flat_form_of_the_beta_is_read(kind, around):
             told.append(await socket.read())
     drivers = socket.drivers
     assert [each["type"] for each in told] == [*dict.fromkeys(["session.updated", f"{kind}d"])]
-    given = told[0]["session"]["audio"]["input"]
-    assert given["format"] == {"type": "audio/pcmu"}
-    assert told[0]["warnings"] == [
-        "unknown session fields are ignored: audio.input.noise_reduction"
-    ]
+    assert told[0]["session"]["audio"]["input"]["format"] == {"type": "audio/pcmu"}
+    ignored = "unknown session fields are ignored: audio.input.noise_reduction"
+    assert told[0]["warnings"] == [ignored]
     assert told[0]["session"]["include"] == FLAT["include"]
     assert drivers.opened[0].calls == [
         ("change", LiveSettings("de", "Hm.", (), TurnSettings(0.25)), AudioFormat.PCMU)
@@ -509,8 +500,7 @@ async def test_a_client_that_leaves_ends_its_completion():
 @asynchronous
 async def test_a_client_that_takes_nothing_stalls_itself_alone():
     """The driver waits for its client, and the session reads nothing more."""
-    drivers = Drivers()
-    app = live(drivers)
+    app = live(Drivers())
     async with Socket(app) as slow, Socket(app) as other:
         for each in (slow, other):
             await each.read()

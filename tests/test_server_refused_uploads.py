@@ -56,9 +56,7 @@ def wait_for_answer(client: socket.socket) -> None:
     ("status", "chunked", "sends_on"),
     [(401, False, True), (413, True, False), (415, True, True), (429, False, False)],
 )
-def test_a_client_that_reads_after_sending_gets_the_answer(
-    refusing, monkeypatch, status, chunked, sends_on
-):
+def test_a_client_that_reads_last_gets_the_answer(refusing, monkeypatch, status, chunked, sends_on):
     """The client sends everything at once, or goes on after the answer was sent."""
     admission, given = refusing.gate.admission, {}
     if status == 401:

@@ -19,8 +19,7 @@ def no_variables(monkeypatch):
 def test_white_space_around_the_key_is_dropped(monkeypatch):
     """Otherwise a line feed at the end of a secret's file locks every client out."""
     monkeypatch.setenv("API_KEY", f" {SECRET}\n")
-    key = ServerSettings.from_environment().api_key
-    assert key == SecretStr(SECRET)
+    assert ServerSettings.from_environment().api_key == SecretStr(SECRET)
     monkeypatch.setenv("API_KEY", " ")
     with pytest.raises(ValueError, match=r"^API_KEY: "):
         ServerSettings.from_environment()

@@ -18,13 +18,11 @@ TURNS = [("SPEAKER_00", " Good <b>morning</b>."), (None, " Hm."), ("SPEAKER_01",
 
 
 def an_answer(turns=TURNS) -> dict:
-    """An answer of the endpoint with a second for every word."""
     speakers, now = [], 0.0
     for speaker, text in turns:
         words = []
         for word in text.split():
-            times = [now, now + 1]
-            words.append({"word": f" {word}", "timestamp": times, "probability": 0.5})
+            words.append({"word": f" {word}", "timestamp": [now, now + 1], "probability": 0.5})
             now += 1
         words = [word | {"speaker": speaker} for word in words]
         span = [words[0]["timestamp"][0], now]
@@ -82,10 +80,8 @@ async def test_each_format_has_corrections_and_names(form):
     assert unquote(names.partition("UTF-8''")[2]) == f"2.{form}"
     said = shown(form, reply.body)
     # SubRip has no escapes, and WebVTT's reader keeps its own.
-    escapes = {
-        "srt": {"<": "\u2039", ">": "\u203a"},
-        "vtt": {"<": "&lt;", ">": "&gt;", "&": "&amp;"},
-    }
+    escapes = {"srt": {"<": "\u2039", ">": "\u203a"}}
+    escapes["vtt"] = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
     table = str.maketrans(escapes.get(form, {}))
     expected = [("SPEAKER_00", "Good <b>morning</b>."), ("", "Hm."), ("Zoë", "Where are & you?")]
     assert said == [(name, text.translate(table)) for name, text in expected]
@@ -122,15 +118,9 @@ async def test_json_follows_from_the_turns():
     assert made["language"] == "en"
 
 
-EDITS = st.lists(
-    st.tuples(
-        st.sampled_from(["text", "delete", "speaker", "time", "words", "move"]),
-        st.integers(0, 2),
-        st.integers(0, 2),
-        st.floats(0, 9),
-    ),
-    max_size=6,
-)
+CHANGES = st.sampled_from(["text", "delete", "speaker", "time", "words", "move"])
+EDIT = st.tuples(CHANGES, st.integers(0, 2), st.integers(0, 2), st.floats(0, 9))
+EDITS = st.lists(EDIT, max_size=6)
 
 
 @given(EDITS, st.booleans())
@@ -155,9 +145,7 @@ def test_after_any_edits_words_are_in_order_and_all_in_turns(edits, without_spea
     made = consistent(answer)
     turns = made["speakers"] or made["chunks"]
     assert made["text"].split() == [word for turn in turns for word in turn["text"].split()]
-    assert [each["text"].split() for each in made["chunks"]] == [
-        each["text"].split() for each in turns
-    ]
+    assert [each["text"].split() for each in made["chunks"]] == [it["text"].split() for it in turns]
     starts = [each["timestamp"][0] for each in made["words"]]
     assert starts == sorted(starts)
     for each in (*turns, *made["words"]):

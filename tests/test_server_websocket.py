@@ -79,8 +79,7 @@ class Raw:
 
 @contextmanager
 def server(drivers=None, **settings):
-    app = live(drivers or Drivers(), **settings)
-    draining = DrainingServer(app, FakeEndpoint(), 600)
+    draining = DrainingServer(live(drivers or Drivers(), **settings), FakeEndpoint(), 600)
     with listening(draining) as where:
         yield draining, where
 
@@ -202,12 +201,8 @@ def test_messages_may_be_as_large_as_an_append():
     """An append is base64, with room for the rest of the event, in any number of frames."""
     drivers = Drivers()
     with server(drivers, max_append_bytes=300_000) as (_, where), opened(where) as raw:
-        text = json.dumps(
-            {
-                "type": "input_audio_buffer.append",
-                "audio": base64.b64encode(bytes(300_000)).decode(),
-            }
-        ).encode()
+        audio = base64.b64encode(bytes(300_000)).decode()
+        text = json.dumps({"type": "input_audio_buffer.append", "audio": audio}).encode()
         raw.send(TEXT, text[:1000], last=False)
         for place in range(1000, len(text), 4096):
             raw.send(CONTINUES, text[place : place + 4096], last=place + 4096 >= len(text))
@@ -283,8 +278,7 @@ def test_a_vanished_client_ahead_of_time_frees_its_permit(caplog, monkeypatch, a
 
 
 def test_a_client_that_reads_nothing_is_disconnected(monkeypatch):
-    """The client is refused repeatedly and reads no answer, not even the last one; others are
-    served."""
+    """The client is refused repeatedly and reads no answer, nor the last one; others are served."""
     monkeypatch.setattr("whosaid.server.realtime.session.STALLED_S", 0.2)
     drivers = Drivers()
     with server(drivers) as (draining, where), opened(where) as raw:

@@ -64,13 +64,11 @@ class Told(list[LiveEvent]):
 
 @pytest.fixture(scope="module")
 def samples() -> np.ndarray:
-    """Eight seconds of two people."""
     return conversation()[: 8 * 16_000]
 
 
 @pytest.fixture
 def endpoint(demo_endpoint, monkeypatch):
-    """An endpoint whose diarizer a test may change."""
     monkeypatch.setattr(demo_endpoint.models, "diarizer", demo_endpoint.diarizer)
     return demo_endpoint
 
@@ -87,9 +85,8 @@ async def session(endpoint, told: list[LiveEvent]):
 
     options = asked(endpoint, np.zeros(160)).options
     with ThreadPoolExecutor(1) as workers:
-        driver = LiveDriver(
-            endpoint.recogniser, workers, NoTurns(), options, send, endpoint.session_speakers
-        )
+        given = (NoTurns(), options, send, endpoint.session_speakers)
+        driver = LiveDriver(endpoint.recogniser, workers, *given)
         try:
             yield driver
         finally:
@@ -97,7 +94,6 @@ async def session(endpoint, told: list[LiveEvent]):
 
 
 async def say(driver: LiveDriver, samples: np.ndarray) -> None:
-    """Append samples as 16-bit integers, bit by bit."""
     data = np.rint(samples * 32_768).clip(-32_768, 32_767).astype("<i2").tobytes()
     for start in range(0, len(data), PIECE):
         await driver.append(data[start : start + PIECE])
@@ -167,10 +163,8 @@ async def test_text_is_completed_while_diarization_has_not_ended(endpoint, sampl
         assert place(told, SegmentEvent) == []
         go_on.set()
         await finishing
-    assert {each.speaker for each in told if isinstance(each, SegmentEvent)} <= {
-        "SPEAKER_00",
-        "SPEAKER_01",
-    }
+    named = {each.speaker for each in told if isinstance(each, SegmentEvent)}
+    assert named <= {"SPEAKER_00", "SPEAKER_01"}
     assert place(told, SegmentEvent)
 
 
@@ -257,14 +251,10 @@ async def test_speakers_may_be_given_up_while_people_speak(endpoint, samples):
 def test_names_without_voices_are_unmatched_with_a_warning(endpoint, samples):
     endpoint.models.diarizer = TurnsOfSeconds()
     known = (ReferenceClip(name="Anna", reference="AAAA"),)
-    told = asyncio.run(
-        spoken(endpoint, samples[: 3 * 16_000], replace(SETTINGS, known_speakers=known))
-    )
+    settings = replace(SETTINGS, known_speakers=known)
+    told = asyncio.run(spoken(endpoint, samples[: 3 * 16_000], settings))
     warning = "known_speakers are ignored: the diarization model compares no voices"
     assert told[-1] == SpeakersFound((SpeakerMatch("Anna"),), (warning,))
-
-
-# ---- a diarizer that streams
 
 
 def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples, tmp_path):
@@ -292,7 +282,6 @@ def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples,
 
 
 def as_kept(samples: np.ndarray) -> np.ndarray:
-    """The samples as a session keeps them."""
     kept = AudioBuffer()
     kept.append((np.rint(samples * 32_768) / 32_768).astype(np.float32))
     return kept.samples(0, kept.stop)

@@ -26,8 +26,7 @@ TINY = 1e-6  # seconds: sums of shares are rounded
 class Held:
     """A queue whose thread waits until `go`; `done` are the names of work, one for each step.
 
-    `before` times a short recording has passed over a long one.
-    """
+    `before` times a short recording has passed over a long one."""
 
     def __init__(self, before=0, **options) -> None:
         self.done, self.go = [], threading.Event()
@@ -283,9 +282,8 @@ class Batches:
         self.queue = ShortestFirst("test", clock=lambda: self.time)
         recording = QueuedAudio(long)
         between = self.queue.between_batches(recording)
-        self.results = [
-            self.queue.submit(recording, in_one_step(partial(self.run, batches, between)))
-        ]
+        work = in_one_step(partial(self.run, batches, between))
+        self.results = [self.queue.submit(recording, work)]
         assert self.begun.wait(60)
 
     def run(self, batches, between) -> None:
@@ -323,8 +321,7 @@ def test_shorter_recordings_pass_within_a_long_step():
     batches.submit("like it", 400, 1.0)
     for _ in range(10):
         batches.submit("short", 5, 1.0)
-    expected = ["long", *["short"] * 7, "long", *["short"] * 3, "long", "like it"]
-    assert batches.end() == expected
+    assert batches.end() == ["long", *["short"] * 7, "long", *["short"] * 3, "long", "like it"]
 
 
 seconds = st.sampled_from([0.25, 0.5, 1.0, 8.0, 100.0])
@@ -361,8 +358,7 @@ def test_a_long_step_yields_every_eighth_turn_to_the_first():
     batches.submit("first", 60, 1.0)
     for _ in range(20):
         batches.submit("short", 5, 1.0)
-    others = [each for each in batches.end() if each != "long"]
-    assert others[:8].count("first") == 1
+    assert [each for each in batches.end() if each != "long"][:8].count("first") == 1
 
 
 def test_a_long_step_yields_to_live_audio_after_each_batch():

@@ -14,7 +14,6 @@ TEXTS = (" Good <b>morning</b>, SPEAKER_01: hello.", " =1 + 1", ' "How"\tare {yo
 
 
 def segments(names: tuple[str, str]) -> list[SpeakerSegment]:
-    """Segments of two speakers by turns, one with an unknown speaker."""
     speakers = (names[0], names[1], None)
     made = []
     for number, (text, speaker) in enumerate(zip(TEXTS, speakers, strict=True)):
@@ -34,7 +33,6 @@ def files(names: tuple[str, str]) -> dict[str, str]:
 
 
 def spoken(names: tuple[str, str]) -> list[dict]:
-    """The segments as an answer has them."""
     return [
         {
             "speaker": each.speaker,
@@ -98,9 +96,8 @@ def test_names_are_given_in_order_or_by_label():
 
     named = name_speakers(answer, [("", "Anna"), ("", "Bob"), ("", "Eve")])
     assert speakers(named) == ["Anna", "Bob", "Bob", None]
-    assert named["warnings"] == [
-        "--speaker-names: no speaker 3; the speakers are SPEAKER_01, SPEAKER_00"
-    ]
+    unknown = "--speaker-names: no speaker 3; the speakers are SPEAKER_01, SPEAKER_00"
+    assert named["warnings"] == [unknown]
     swapped = name_speakers(named, [(LABELS[0], "Anna"), (LABELS[1], "Bob")])
     assert speakers(swapped) == ["Bob", "Anna", "Anna", None]
     both = name_speakers(swapped, [("Bob", "Anna")])

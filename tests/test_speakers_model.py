@@ -1,6 +1,5 @@
 """models/diarization, the pyannote pipeline for real speech: its files are those that were
-published, and it finds speakers offline.
-"""
+published, and it finds speakers offline."""
 
 import hashlib
 import importlib.resources
@@ -56,13 +55,11 @@ def test_licences_and_authors_stand_beside_the_weights():
 
 @pytest.mark.slow
 def test_two_people_on_a_telephone_are_told_apart(diarizer):
-    """The recording is a stretch of pyannote.audio's sample in which both speak; its turns are
-    beside it."""
+    """A stretch of pyannote.audio's sample in which both speak; its turns are beside it."""
     start, stop = 6, 16
     audio = decode_audio((SAMPLE / "sample.wav").read_bytes(), 16_000, AudioLimits(60, 2**22))
-    found = diarizer.diarize(
-        audio.samples[start * 16_000 : stop * 16_000], SpeakerHints(num_speakers=2)
-    )
+    samples = audio.samples[start * 16_000 : stop * 16_000]
+    found = diarizer.diarize(samples, SpeakerHints(num_speakers=2))
     turns = Annotation()
     for track, turn in enumerate(found.turns):
         turns[Segment(start + turn.start, start + turn.end), track] = turn.speaker

@@ -19,12 +19,8 @@ from whosaid.errors import StartError
 
 
 def read(shape, generation_config: GenerationConfig | None = None) -> SpecialTokens:
-    return read_special_tokens(
-        "tiny",
-        model_of(shape).config,
-        generation_config or generation_config_of(shape),
-        tokenizer_of(shape),
-    )
+    config, generation = model_of(shape).config, generation_config or generation_config_of(shape)
+    return read_special_tokens("tiny", config, generation, tokenizer_of(shape))
 
 
 def test_large_v3_as_published():
@@ -69,19 +65,21 @@ def test_a_list_of_end_tokens_means_the_first():
     assert read(SMALL, generation_config).end_of_text == 400
 
 
-def test_a_vocabulary_without_timestamps_is_refused():
-    generation_config = generation_config_of(SMALL)
-    generation_config.no_timestamps_token_id = None
-    tokenizer = tokenizer_of(replace(SMALL, languages=0))
+@pytest.mark.parametrize(
+    ("shape", "field", "value", "said"),
+    [
+        (
+            replace(SMALL, languages=0),
+            "no_timestamps_token_id",
+            None,
+            r"no <\|notimestamps\|> token",
+        ),
+        (SMALL, "lang_to_id", {}, "names no languages"),
+    ],
+)
+def test_missing_timestamps_or_languages_are_refused(shape, field, value, said):
+    generation_config, tokenizer = generation_config_of(SMALL), tokenizer_of(shape)
+    setattr(generation_config, field, value)
     tokenizer.get_vocab = dict
-    with pytest.raises(StartError, match=r"tiny: .* no <\|notimestamps\|> token"):
-        read_special_tokens("tiny", model_of(SMALL).config, generation_config, tokenizer)
-
-
-def test_a_multilingual_checkpoint_without_languages_is_refused():
-    generation_config = generation_config_of(SMALL)
-    generation_config.lang_to_id = {}
-    tokenizer = tokenizer_of(SMALL)
-    tokenizer.get_vocab = dict
-    with pytest.raises(StartError, match=r"tiny: .* names no languages"):
+    with pytest.raises(StartError, match=f"tiny: .* {said}"):
         read_special_tokens("tiny", model_of(SMALL).config, generation_config, tokenizer)

@@ -1,6 +1,5 @@
 """People who are one local speaker are separated by their stretches. Embeddings are axes, so that
-it is known whose each one is.
-"""
+it is known whose each one is."""
 
 import numpy as np
 from hypothesis import given
@@ -54,9 +53,8 @@ def test_each_voice_of_a_local_speaker_becomes_one(windows, noise):
     # The embedding under a mask is the mean of the axes of those who speak.
     spoken = np.where(true[..., None] >= 0, AXES[true], 0)
     vectors = np.einsum("wrf,wfd->wrd", stretches.masks, spoken)
-    vectors += (
-        np.random.default_rng(0).normal(0, noise, vectors.shape) * vectors.any(axis=2)[..., None]
-    )
+    moved = np.random.default_rng(0).normal(0, noise, vectors.shape)
+    vectors += moved * vectors.any(axis=2)[..., None]
     np.testing.assert_array_equal(stretches.masks[:, :2], masks)
 
     window = SlidingWindow(duration=frames / RATE, step=1)
@@ -95,7 +93,6 @@ def test_frames_between_stretches_belong_to_the_nearest():
 
 
 def test_embeddings_that_are_not_finite_separate_nobody():
-    masks = np.ones((1, 1, 5 * RATE), np.float32)
-    stretches = Stretches(masks, 1 / RATE)
+    stretches = Stretches(np.ones((1, 1, 5 * RATE), np.float32), 1 / RATE)
     vectors = np.full((1, stretches.masks.shape[1], 4), np.nan)
     assert not list(stretches.mixed_speakers(vectors, [0]))

@@ -46,16 +46,12 @@ def recorded(draw, letters=LETTERS, longest=50):
     """Words and the audio's duration; words after its end are moved to its end."""
     words = draw(spoken(letters, longest))
     spoken_until = round(words[-1].end * 100) if words else 0
-    hundredths = draw(st.integers(max(0, spoken_until - 1000), spoken_until + 200))
-    duration = hundredths / 100
-    return [
-        replace(word, start=min(word.start, duration), end=min(word.end, duration))
-        for word in words
-    ], duration
+    duration = draw(st.integers(max(0, spoken_until - 1000), spoken_until + 200)) / 100
+    cut = [replace(it, start=min(it.start, duration), end=min(it.end, duration)) for it in words]
+    return cut, duration
 
 
 def rendering_of(words: list[Word], duration: float = 100.0) -> Rendering:
-    """A chunk and a segment for every three words of one speaker."""
     chunks, segments = [], []
     groups: list[list[Word]] = []
     for word in words:
@@ -142,8 +138,7 @@ def test_without_spaces_lines_end_where_words_do(text, timed):
     lines = [line for cue in found for line in cue.lines]
     assert len(lines) > 1
     assert "".join(lines) == whole
-    ends = {*accumulate(map(len, text.split("|")))}
-    assert ends.issuperset(accumulate(map(len, lines)))
+    assert {*accumulate(map(len, text.split("|")))}.issuperset(accumulate(map(len, lines)))
 
 
 @pytest.mark.parametrize("marked", ["בְּרֵאשִׁית", "भाषा की", "สวัสดีที่นี่", "e\u0301te\u0301", "خَيْرٌ"])
@@ -177,11 +172,8 @@ def test_a_cue_at_the_end_appears_early_enough():
 
 @given(spoken(st.sampled_from("abc.é\n"), 42), st.booleans())
 def test_words_that_fit_a_line_are_not_split(words, named):
-    words = [
-        replace(word, text=f" {word.text}")
-        for word in words
-        if display_width(word.text) <= MAX_COLUMNS
-    ]
+    short = [word for word in words if display_width(word.text) <= MAX_COLUMNS]
+    words = [replace(word, text=f" {word.text}") for word in short]
     shown = []
     for cue in make_cues(words, named, 1000.0):
         name = f"{cue.speaker}: " if named and cue.speaker else ""
@@ -289,10 +281,8 @@ def test_no_cell_of_tsv_is_a_formula(beginning):
 def test_rttm_is_read_back_by_pyannote():
     """Spaces in names end a field, and are underscores."""
     turns = [SpeakerTurn("SPEAKER_00", 0.25, 2.5), SpeakerTurn("Anna  Maria B.", 2.0, 3.125)]
-    assert read_rttm(FORMATS["rttm"](Rendering(4.0, (), (), turns))) == [
-        ("SPEAKER_00", 0.25, 2.5),
-        ("Anna_Maria_B.", 2.0, 3.125),
-    ]
+    found = read_rttm(FORMATS["rttm"](Rendering(4.0, (), (), turns)))
+    assert found == [("SPEAKER_00", 0.25, 2.5), ("Anna_Maria_B.", 2.0, 3.125)]
 
 
 def test_without_speakers_the_chunks_are_shown():
@@ -300,18 +290,14 @@ def test_without_speakers_the_chunks_are_shown():
     named = SpeakerSegment("SPEAKER_00", " no", 0.5, 0.9, ())
     assert FORMATS["txt"](Rendering(2.5, chunks)) == "Good morning.\nYes.\n"
     assert FORMATS["txt"](Rendering(2.5, chunks, [named])) == "SPEAKER_00: no\n"
-    assert [cue.lines for cue in make_cues(Rendering(2.5, chunks).words, True, 2.5)] == [
-        ("Good morning.",),
-        ("Yes.",),
-    ]
+    cues = make_cues(Rendering(2.5, chunks).words, True, 2.5)
+    assert [cue.lines for cue in cues] == [("Good morning.",), ("Yes.",)]
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt", "txt", "tsv", "rttm"])
 def test_no_speech_is_an_empty_file_of_its_format(form):
-    assert FORMATS[form](Rendering(1.0, ())) == {
-        "vtt": "WEBVTT\n",
-        "tsv": "start\tend\ttext\tspeaker\n",
-    }.get(form, "")
+    empty = {"vtt": "WEBVTT\n", "tsv": "start\tend\ttext\tspeaker\n"}
+    assert FORMATS[form](Rendering(1.0, ())) == empty.get(form, "")
 
 
 def test_half_a_letter_is_shown():
@@ -320,8 +306,7 @@ def test_half_a_letter_is_shown():
 
 
 def test_two_lines_are_of_similar_width():
-    words = [Word(f" {'x' * 7}", at, at + 0.2) for at in range(6)]
-    (cue,) = make_cues(words, False, 10.0)
+    (cue,) = make_cues([Word(f" {'x' * 7}", at, at + 0.2) for at in range(6)], False, 10.0)
     assert cue.lines == ("xxxxxxx xxxxxxx xxxxxxx", "xxxxxxx xxxxxxx xxxxxxx")
 
 
@@ -351,7 +336,6 @@ ABBREVIATED = (
 
 
 def sentences(words: list[Word]) -> str:
-    """The text of the words, with a bar between sentences."""
     ends = [sentence_ends_between(*pair) for pair in pairwise(words)]
     return "".join(w.text + "|" * end for w, end in zip(words, [*ends, False], strict=True))
 

@@ -9,10 +9,8 @@ from tests.support import tiny_whispers
 @pytest.mark.parametrize("name", ["large-v3", "tiny.en"])
 def test_special_tokens_have_the_published_numbers(name):
     shape = tiny_whispers.PUBLISHED[name]
-    tokenizer, generation = (
-        tiny_whispers.tokenizer_of(shape),
-        tiny_whispers.generation_config_of(shape),
-    )
+    tokenizer = tiny_whispers.tokenizer_of(shape)
+    generation = tiny_whispers.generation_config_of(shape)
     assert len(tokenizer) == tiny_whispers.VOCABULARY_SIZES[name]
     assert tokenizer.convert_tokens_to_ids("<|endoftext|>") == generation.eos_token_id
     notimestamps = tokenizer.convert_tokens_to_ids("<|notimestamps|>")

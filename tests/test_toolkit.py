@@ -18,10 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.reliability, pytest.mark.timeout(600
 
 RAW = {"language": "en", "batch_size": "4", "diarize": "false", "output": "srt,vtt"}
 # Of the request's options, those that lead another way through the models than no options.
-REQUESTS = {
-    "assisted": {"diarize": False, "assisted": None, "batch_size": 8},
-    "told language": {"diarize": False, "language": "en", "chunk_length_s": 15},
-}
+REQUESTS = {"assisted": {"diarize": False, "assisted": None, "batch_size": 8}}
+REQUESTS["told language"] = {"diarize": False, "language": "en", "chunk_length_s": 15}
 # Seconds, in pauses of the conversation: before the first two have spoken, before the second three,
 # before the third each of them several times.
 SHORT_PAUSE, PAUSE, LONG_PAUSE = 9.9, 40.3, 64.3
@@ -35,19 +33,15 @@ def toolkit_is_there() -> None:
 @pytest.fixture(scope="module")
 def demo_models() -> dict[str, str]:
     """The deployer's environment for the embedded models."""
-    folders = {
-        "ASR_MODEL": "asr",
-        "ASSISTANT_MODEL": "assistant",
-        "DIARIZATION_MODEL": "diarization",
-    }
+    folders = {"ASR_MODEL": "asr", "ASSISTANT_MODEL": "assistant"}
+    folders["DIARIZATION_MODEL"] = "diarization"
     return {name: str(DEMO_MODELS / folder) for name, folder in folders.items()}
 
 
 @pytest.fixture(scope="module")
 def named_parts(tmp_path_factory) -> str:
     """The demo's pipeline as pyannote/speaker-diarization-3.1 has it: a configuration alone, in the
-    format of pyannote.audio 3, which names its models one by one.
-    """
+    format of pyannote.audio 3, which names its models one by one."""
     folder, made = DEMO_MODELS / "diarization", tmp_path_factory.mktemp("diarization")
     config = (folder / "config.pyannote-3.yaml").read_text(encoding="utf-8")
     for part in ("segmentation", "embedding"):
@@ -85,9 +79,6 @@ def short() -> bytes:
     return wav_until(SHORT_PAUSE)
 
 
-# ---- both servers
-
-
 def test_both_servers_answer_a_conversation_alike(server, other_server):
     """Speakers are alike too, by the same networks in the formats of pyannote.audio 3 and 4."""
     options = {"return_timestamps": "word", "output": ["srt", "rttm"], "num_speakers": 3}
@@ -118,10 +109,8 @@ def answered_alike(server, other_server, audio, parameters):
 
 def spoken(blocks: list[dict]) -> list[tuple]:
     """Return texts, times and speakers, without scores, which differ by rounding."""
-    return [
-        (block.get("text", block.get("word")), block["timestamp"], block.get("speaker"))
-        for block in blocks
-    ]
+    texts = [(block.get("text", block.get("word")), block) for block in blocks]
+    return [(text, block["timestamp"], block.get("speaker")) for text, block in texts]
 
 
 def test_both_refuse_alike_but_under_another_key(server, other_server):
@@ -131,14 +120,10 @@ def test_both_refuse_alike_but_under_another_key(server, other_server):
     assert ours.json()["error"] == theirs.json()["detail"]
 
 
-# ---- clients
-
-
 def test_the_hub_clients_json(server, short, monkeypatch):
     client = servers.hub_client(server.url, "hf_clients_token", monkeypatch)
-    answer = client.automatic_speech_recognition(
-        short, extra_body={"language": "en", "diarize": False}
-    )
+    options = {"language": "en", "diarize": False}
+    answer = client.automatic_speech_recognition(short, extra_body=options)
     assert answer.text.startswith(" good morning how can i help you")
     assert answer["duration"] == SHORT_PAUSE
     with pytest.raises(BadRequestError) as caught:
@@ -168,33 +153,21 @@ def test_the_hub_client_of_the_container_itself(server, short, tmp_path):
 
 @pytest.mark.parametrize("path", ["/", "/predict"])
 def test_raw_audio_with_query_parameters(server, short, path):
-    answer = httpx2.post(
-        server.url + path,
-        content=short,
-        headers={"content-type": "audio/wav"},
-        params=RAW,
-        timeout=120,
-    ).json()
+    headers = {"content-type": "audio/wav"}
+    reply = httpx2.post(server.url + path, content=short, headers=headers, params=RAW, timeout=120)
+    answer = reply.json()
     assert answer["text"].startswith(" good morning how can i help you")
     assert answer["speakers"] == answer["warnings"] == []
     assert answer["output"]["srt"].startswith("1\n00:00:00,")
     assert answer["output"]["vtt"].startswith("WEBVTT")
 
 
-# ---- wrong bodies
-
-
 def test_wrong_query_parameters_and_wrong_bytes(server):
     answer = server.post(b"RIFF", "audio/wav", {"batch_size": "0"})
-    assert (answer.status_code, answer.json()["error"][:29]) == (
-        400,
-        "INVALID_PARAMETER: batch_size",
-    )
+    told = answer.json()["error"]
+    assert (answer.status_code, told[:29]) == (400, "INVALID_PARAMETER: batch_size")
     answer = server.post(b"RIFF", "audio/wav")
     assert (answer.status_code, answer.json()["error"][:15]) == (400, "INVALID_AUDIO: ")
-
-
-# ---- the log
 
 
 def test_the_log_names_versions_but_no_contents(server, beginning):
@@ -214,9 +187,6 @@ def test_the_log_names_versions_but_no_contents(server, beginning):
     assert len(words) > 10
     for secret in (audio[:30], audio[100:130], servers.SECRET, *words):
         assert secret not in log
-
-
-# ---- a start that must fail
 
 
 def test_a_failed_start_is_one_line_and_a_status():

@@ -87,7 +87,6 @@ def expected(tiny_handler, stereo) -> dict:
 
 
 def said(answer: dict) -> list[tuple]:
-    """Times, speaker, channel and text of each turn."""
     turns = answer["speakers"]
     return [(*each["timestamp"], each["speaker"], each["channel"], each["text"]) for each in turns]
 
@@ -96,10 +95,8 @@ def said(answer: dict) -> list[tuple]:
 async def test_json_forms_and_jobs_take_several_files(tiny_endpoint, files, expected, tmp_path):
     encoded = [base64.b64encode(each).decode() for each in files]
     content = json.dumps({"inputs": encoded, "parameters": WANTED}).encode()
-    lines = [
-        f"--x\r\nContent-Disposition: form-data; name={name}\r\n\r\n"
-        for name in ("file", "parameters")
-    ]
+    head = "--x\r\nContent-Disposition: form-data; name={}\r\n\r\n"
+    lines = [head.format(name) for name in ("file", "parameters")]
     form = b"".join(lines[0].encode() + each + b"\r\n" for each in files)
     form += lines[1].encode() + json.dumps(WANTED).encode() + b"\r\n--x--\r\n"
     store = JobStore(tmp_path, 9, 2**30, 0.0)
@@ -127,9 +124,7 @@ def test_other_numbers_of_files_or_starts_are_refused(tiny_handler, files):
             tiny_handler({"inputs": encoded, "parameters": {name: value}})
 
 
-def test_the_command_line_names_tracks(
-    tiny_endpoint, files, expected, tmp_path, monkeypatch, capsys
-):
+def test_the_command_names_tracks(tiny_endpoint, files, expected, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("handler.load_endpoint", lambda settings: tiny_endpoint)
     paths = [tmp_path / name for name in ("1.wav", "Steve.wav")]
     for path, data in zip(paths, files, strict=True):
@@ -137,8 +132,7 @@ def test_the_command_line_names_tracks(
     given = ["transcribe", "--embedded", "--language", "en", "--tracks"]
     given += [f"{paths[0]}=Katie", str(paths[1])]
     assert main(given) == 0
-    answer = json.loads((tmp_path / "1.json").read_text())
-    assert said(answer) == said(expected)
+    assert said(json.loads((tmp_path / "1.json").read_text())) == said(expected)
     assert main(given) == 0
     assert "1 done before" in capsys.readouterr().err
     paths[1].write_bytes(files[0])

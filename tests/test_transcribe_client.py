@@ -71,12 +71,9 @@ def test_a_server_without_events_answers_too(fake):
 
 
 def test_a_busy_server_is_asked_again_after_its_delay(fake):
-    fake.replies = [
-        refuse(429, {"detail": "BUSY: full"}, Retry_After="7"),
-        refuse(503, {"detail": "DRAINING: stops"}, Retry_After="9999"),
-        refuse(503),
-        stream(),
-    ]
+    busy = refuse(429, {"detail": "BUSY: full"}, Retry_After="7")
+    stops = refuse(503, {"detail": "DRAINING: stops"}, Retry_After="9999")
+    fake.replies = [busy, stops, refuse(503), stream()]
     answer, _, waits = ask(fake)
     assert answer["text"] == ANSWER["text"]
     assert waits == [7, 120, 8]

@@ -103,7 +103,6 @@ def standard_input(monkeypatch, data: bytes | None = None) -> Iterator[None]:
 
 @pytest.fixture
 def at_once(monkeypatch) -> None:
-    """Another session is tried without a pause."""
     monkeypatch.setattr(live_remote, "LEAST_PAUSE", 0.0)
     monkeypatch.setattr(live_remote, "MOST_PAUSE", 0.01)
 
@@ -117,9 +116,6 @@ def run(server: RealtimeServer, *arguments: str) -> int:
     return main(["transcribe", "--live", *arguments, "--url", server.url])
 
 
-# ---- the session
-
-
 def test_a_file_is_sent_as_decoded_and_its_words_written(server, recording, capsys):
     assert run(server, str(recording), "--language", "en", "--hotwords", "Ada, Zuse") == 0
     decoded = decode_audio(recording.read_bytes(), RATE, AudioLimits(60, 2**20)).samples
@@ -127,20 +123,16 @@ def test_a_file_is_sent_as_decoded_and_its_words_written(server, recording, caps
     np.testing.assert_allclose(sent, decoded, atol=1 / 32_768)
     assert server.finals == 1
     assert server.paths == ["/v1/realtime?intent=transcription"]
-    audio = {
-        "format": {"type": "audio/pcm", "rate": 16_000},
-        "transcription": {"language": "en", "keywords": ["Ada", "Zuse"]},
-        "turn_detection": {"type": "server_vad"},
-    }
+    audio = {"format": {"type": "audio/pcm", "rate": 16_000}}
+    audio["transcription"] = {"language": "en", "keywords": ["Ada", "Zuse"]}
+    audio["turn_detection"] = {"type": "server_vad"}
     include = [f"item.input_audio_transcription.{each}" for each in ("words", "segments")]
     update = {"type": "transcription", "audio": {"input": audio}, "include": include}
     assert server.updates == [update]
     shown = capsys.readouterr()
     # In the order in which it was spoken, as it was completed.
-    assert [line.split(maxsplit=1) for line in shown.out.splitlines()] == [
-        ["0:00.5", "Good morning."],
-        ["0:02.0", "how are you"],
-    ]
+    lines = [line.split(maxsplit=1) for line in shown.out.splitlines()]
+    assert lines == [["0:00.5", "Good morning."], ["0:02.0", "how are you"]]
     assert shown.err == ""
 
 
@@ -185,28 +177,18 @@ def test_clips_and_options_name_the_speakers(recording, tmp_path, capsys):
     with realtime_server(reply) as server:
         assert run(server, str(recording), "-o", str(tmp_path), "--words", *clips, *names) == 0
         transcription = server.updates[0]["audio"]["input"]["transcription"]
-    assert transcription == {
-        "known_speaker_names": ["Ann"],
-        "known_speaker_references": ["QW5u"],
-        "known_speaker_threshold": 0.5,
-    }
-    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
-        ["0:00.5", "good", "morning", "hello"],
-        [],
-        ["0:00.5", "Ann", "good", "morning"],
-        ["0:01.5", "Bob", "hello"],
-    ]
+    people = {"known_speaker_names": ["Ann"], "known_speaker_references": ["QW5u"]}
+    assert transcription == people | {"known_speaker_threshold": 0.5}
+    named = [["0:00.5", "Ann", "good", "morning"], ["0:01.5", "Bob", "hello"]]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [["0:00.5", "good", "morning", "hello"], [], *named]
     assert (tmp_path / "talk.txt").read_text("utf-8") == "Ann: good morning\nBob: hello\n"
     answer = json.loads((tmp_path / "talk.json").read_text("utf-8"))
-    assert [(each["speaker"], each["text"]) for each in answer["speakers"]] == [
-        ("Ann", "good morning"),
-        ("Bob", "hello"),
-    ]
+    blocks = [(each["speaker"], each["text"]) for each in answer["speakers"]]
+    assert blocks == [("Ann", "good morning"), ("Bob", "hello")]
     assert [word["speaker"] for word in answer["words"]] == ["Ann", "Ann", "Bob"]
-    assert answer["warnings"] == [
-        "known_speakers: noise",
-        "--speaker-names: no SPEAKER_07; the speakers are Ann, SPEAKER_01",
-    ]
+    unknown = "--speaker-names: no SPEAKER_07; the speakers are Ann, SPEAKER_01"
+    assert answer["warnings"] == ["known_speakers: noise", unknown]
 
 
 def test_a_second_ctrl_c_waits_for_nothing(monkeypatch, capsys):
@@ -224,9 +206,6 @@ def test_a_second_ctrl_c_waits_for_nothing(monkeypatch, capsys):
         assert run(server, "-") == 130
     assert "good morning" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-# ---- what goes wrong
 
 
 @pytest.mark.parametrize(
@@ -321,9 +300,7 @@ def say_no_json(talk: Talk) -> None:
     ],
 )
 @pytest.mark.usefixtures("once")
-def test_errors_of_a_session_are_one_line_and_lose_nothing(
-    recording, capsys, reply, shown, reasons
-):
+def test_errors_of_a_session_are_a_line_and_lose_nothing(recording, capsys, reply, shown, reasons):
     with realtime_server(reply) as server:
         assert run(server, str(recording)) == 1
     found = capsys.readouterr()
@@ -339,9 +316,6 @@ def test_a_missing_file_is_an_error_before_sending(server, tmp_path, capsys):
     assert run(server, str(notes)) == 1
     assert capsys.readouterr().err.startswith(f"{notes}: INVALID_AUDIO: ")
     assert server.audio == b""
-
-
-# ---- another session in place of one that was lost
 
 
 SECOND = 2 * RATE
@@ -394,10 +368,8 @@ class Counting:
         heard = np.frombuffer(bytes(talk.audio), "<i2")
         whole = [n for n in range(1, 11) if np.count_nonzero(heard == n) == RATE]
         starts = [int(np.argmax(heard == n)) / RATE for n in whole]
-        said = [
-            {"word": f" w{n}", "start": start, "end": start + 1.0, "probability": 0.9}
-            for n, start in zip(whole, starts, strict=True)
-        ]
+        spans = [(n, {"start": at, "end": at + 1.0}) for n, at in zip(whole, starts, strict=True)]
+        said = [{"word": f" w{n}", **span, "probability": 0.9} for n, span in spans]
         item = f"item_{len(self.include)}"
         talk.start(item, 0)
         talk.say(item, said, unstable=" a guess")
@@ -418,8 +390,7 @@ def expire(talk: Talk, item: str, said: list[dict]) -> None:
 
 
 def shut(talk: Talk, item: str, said: list[dict]) -> None:
-    """Accept the client's messages until it leaves, because a refusal could arrive before the
-    words."""
+    """Accept messages until the client leaves: a refusal could arrive before the words."""
     talk.connection.socket.shutdown(socket.SHUT_WR)
     with suppress(ConnectionClosed):
         while True:
@@ -544,8 +515,7 @@ def test_an_idle_session_is_replaced_when_audio_comes(monkeypatch, capsys):
         was_silent.append(not goes_on.is_set())
         talk.hear(None if goes_on.is_set() else 6_400)
         if not goes_on.is_set():
-            error = {"message": "nothing came", "code": "session_idle"}
-            talk.tell("error", error=error)
+            talk.tell("error", error={"message": "nothing came", "code": "session_idle"})
             talk.connection.close(1001)
             goes_on.set()
             os.write(writing, COUNTED[:6_400])
@@ -555,9 +525,8 @@ def test_an_idle_session_is_replaced_when_audio_comes(monkeypatch, capsys):
         assert run(server, "-") == 0
     os.close(reading)
     assert was_silent == [True, False]
-    assert capsys.readouterr().err == (
-        "nothing came; its text stays, a new session continues from 0:00\n"
-    )
+    told = "nothing came; its text stays, a new session continues from 0:00\n"
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.usefixtures("at_once")
@@ -587,9 +556,6 @@ def test_an_unusable_proxy_is_one_line(server, recording, monkeypatch, capsys, p
     assert "proxy" in line
 
 
-# ---- where it ends
-
-
 def test_the_process_ends_while_standard_input_waits():
     """The waiting thread holds no lock that the interpreter needs (python/cpython#86883)."""
 
@@ -612,15 +578,11 @@ def test_the_process_ends_while_standard_input_waits():
     assert (status, told) == (1, b"MODEL_ERROR: none\nthe server has ended the session\n")
 
 
-# ---- where audio comes from
-
-
 def chunk(name: bytes, content: bytes) -> bytes:
     return name + struct.pack("<I", len(content)) + content + b"\0" * (len(content) % 2)
 
 
 def wav(rate: int, body: bytes, channels: int = 1, size: int | None = None) -> bytes:
-    """A WAV file with another chunk before its samples."""
     form = struct.pack("<HHIIHH", 1, channels, rate, rate * 2, 2, 16)
     size = len(body) if size is None else size
     inside = b"WAVE" + chunk(b"LIST", b"odd") + chunk(b"fmt ", form)
@@ -723,8 +685,7 @@ def test_ffmpeg_records_the_microphone_until_ctrl_c(tmp_path, monkeypatch):
 @pytest.mark.parametrize("local", [True, False])
 def test_a_missing_microphone_is_one_line(server, tmp_path, monkeypatch, capsys, local):
     """Models of this process do not load for it."""
-    script = "import sys\nsys.exit('x\\ndefault: No such device\\n')"
-    microphone(tmp_path, script, monkeypatch)
+    microphone(tmp_path, "import sys\nsys.exit('x\\ndefault: No such device\\n')", monkeypatch)
     monkeypatch.setattr("whosaid.transcribe.local.load", None)
     assert (main(["transcribe", "--live"]) if local else run(server)) == 1
     assert capsys.readouterr().err == (
@@ -767,9 +728,6 @@ def test_microphones_are_listed_by_ffmpegs_names(
     assert (said.out, said.err) == (names, "ffmpeg finds no microphone\n" if status else "")
 
 
-# ---- the terminal
-
-
 def event(kind: str, **fields: object) -> dict:
     kind = f"conversation.item.input_audio_transcription.{kind}"
     return {"type": kind, "item_id": "a", "content_index": 0, **fields}
@@ -807,10 +765,8 @@ def test_segments_replace_words_with_speakers():
         screen.show()
         assert shown.getvalue() == ""
     # The guess is no text of a session that is over.
-    assert [line.split() for line in shown.getvalue().splitlines()] == [
-        ["0:00.5", "Ann", "good", "morning"],
-        ["0:01.5", "Bob", "hello"],
-    ]
+    lines = [line.split() for line in shown.getvalue().splitlines()]
+    assert lines == [["0:00.5", "Ann", "good", "morning"], ["0:01.5", "Bob", "hello"]]
     transcript.take(event("completed", transcript="good morning hello", words=said))
     fields = {"id": "2", "text": "good morning hello", "speaker": "Cid", "start": 0.5, "end": 1.9}
     transcript.take(event("segment", **fields))
@@ -831,11 +787,8 @@ def test_overlapping_words_are_written_for_both_speakers():
     last = event("segment", id="3", text=" so", speaker="Ann", start=5.0, end=5.4)
     transcript.take({**last, "item_id": "b"})
     answer = transcript.answer(6.0, {"output": ["srt"], "return_timestamps": "word"})
-    assert [(each["speaker"], each["text"].strip()) for each in answer["speakers"]] == [
-        ("Ann", "I say yes"),
-        ("Bob", "no"),
-        ("Ann", "so"),
-    ]
+    told = [(each["speaker"], each["text"].strip()) for each in answer["speakers"]]
+    assert told == [("Ann", "I say yes"), ("Bob", "no"), ("Ann", "so")]
     assert answer["speakers"][1]["timestamp"] == [0.8, pytest.approx(1.2)]
     assert answer["text"].split() == ["I", "say", "yes", "no", "so"]
     named = [(each["word"].strip(), each["speaker"]) for each in answer["words"]]
@@ -866,9 +819,6 @@ def test_final_text_stays_when_a_session_is_lost():
     assert [item.start for item in transcript.items.values()] == [1.0, 3.0, 5.0, 7.0]
     assert all(item.done and not item.unstable for item in transcript.items.values())
     assert transcript.break_off(8.0) == 7.4
-
-
-# ---- models of this process
 
 
 @pytest.fixture

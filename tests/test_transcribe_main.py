@@ -108,9 +108,8 @@ def test_a_folder_gets_its_files_and_is_sent_once(fake, folder, capsys):
     )
     one = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, *options]
     assert main(one) == 0
-    assert capsys.readouterr().err == (
-        "1 recording: 0 done, 1 done before (--force transcribes it again)\n"
-    )
+    told = "1 recording: 0 done, 1 done before (--force transcribes it again)\n"
+    assert capsys.readouterr().err == told
     assert len(fake.bodies) == 2
     # A recording that was touched is the same, and one that changed is not.
     later = (folder / "deep/b.json").stat().st_mtime + 10
@@ -305,9 +304,7 @@ WANTS_KEY = "UNAUTHORIZED: none (the server needs a key: set API_KEY)"
         ("1", 400, "INVALID_PARAMETER: language: unknown", "--language: unknown"),
     ],
 )
-def test_a_refusal_for_all_recordings_is_reported_once(
-    fake, folder, capsys, parallel, status, detail, told
-):
+def test_a_refusal_for_all_is_reported_once(fake, folder, capsys, parallel, status, detail, told):
     """A line says what to do, and the folder's other recordings are not sent."""
     for number in range(20):
         (folder / f"{number}.wav").write_bytes(b"sound")
@@ -463,13 +460,9 @@ def test_a_closed_pipe_is_no_traceback(fake, folder):
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "whosaid.transcribe", "demo", str(folder / "a.ogg")]
-    done = subprocess.run(
-        [*command, "--output-format", "json", "--url", fake.url],
-        cwd=REPOSITORY,
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
+    command += ["--output-format", "json", "--url", fake.url]
+    given = {"cwd": REPOSITORY, "stdout": writing, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, **given, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
 
@@ -619,8 +612,7 @@ REFERENCES = [("a.txt", "guten Morgen\n"), ("a.json", '{"text": "guten Morgen", 
 
 @pytest.mark.parametrize(("name", "text"), REFERENCES)
 def test_only_force_overwrites_foreign_files(fake, folder, capsys, name, text):
-    """The file is named at the end, and all else is done; without the JSON file no file of a
-    recording."""
+    """The file is named at the end, all else is done; without its JSON file none of a recording."""
     reference = folder / name
     reference.write_text(text)
     before = tree(folder)
@@ -687,8 +679,7 @@ def test_the_longest_names_have_files(fake, tmp_path, bytes_):
 def test_the_key_comes_from_the_environment(fake, folder, monkeypatch):
     monkeypatch.setenv("API_KEY", "schlüssel\n")
     assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url]) == 0
-    on_the_wire = fake.headers[0]["authorization"].encode("latin-1")
-    assert on_the_wire == "Bearer schlüssel".encode()
+    assert fake.headers[0]["authorization"].encode("latin-1") == "Bearer schlüssel".encode()
 
 
 def test_the_command_starts_without_the_models_libraries():

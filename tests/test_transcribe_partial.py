@@ -27,7 +27,6 @@ OPTIONS = [{"language": "en", "chunk_length_s": 2}, {"multilingual": True}, {"te
 
 @pytest.fixture
 def decoded(monkeypatch) -> list[object]:
-    """Return the windows that were sent to the engine."""
     windows: list[object] = []
     add = Session.add
 
@@ -56,9 +55,7 @@ def begun(transcriber: Transcriber, options: dict, kept: PartialAnswer | None) -
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_run_interrupted_anywhere_goes_on_to_the_same_transcript(
-    transcriber, decoded, tmp_path, options
-):
+def test_an_interrupted_run_goes_on_to_the_same_transcript(transcriber, decoded, tmp_path, options):
     expected = begun(transcriber, options, None).run()
     every, interrupted = {*map(str, decoded)}, 0
     for steps in range(0, 999, 7):

@@ -30,11 +30,8 @@ def shown(response: dict, terminal: bool = False) -> str:
 
 def test_turns_are_lines_with_time_speaker_and_words():
     lines = shown(RESPONSE).splitlines()
-    assert lines[:3] == [
-        " 0:00.0  SPEAKER_01  good morning",
-        " 1:02.0  SPEAKER_00  [red]yes[/red]",
-        " 1:10.0              sorry",
-    ]
+    first, second = " 0:00.0  SPEAKER_01  good morning", " 1:02.0  SPEAKER_00  [red]yes[/red]"
+    assert lines[:3] == [first, second, " 1:10.0              sorry"]
     assert lines[3] == "warning: 2 names ignored"
     assert "1:12.0 of audio" in lines[4]
     assert "18.0x real time" in lines[4]
@@ -60,8 +57,7 @@ def test_each_speaker_has_its_own_colour():
 def test_words_are_lines_with_times_probability_and_speaker():
     yes = {"word": " yes", "timestamp": [0.5, 0.75], "probability": 0.987, "speaker": "SPEAKER_01"}
     no = {"word": " no", "timestamp": [100.0, 100.2], "probability": 0.5, "overlap": True}
-    words = [yes, {**no, "speaker": None}]
-    lines = shown({**RESPONSE, "words": words}).splitlines()
+    lines = shown({**RESPONSE, "words": [yes, {**no, "speaker": None}]}).splitlines()
     assert lines[0] == "    0.50     0.75  0.99  SPEAKER_01  yes"
     assert lines[1] == "  100.00   100.20  0.50              no  (over another voice)"
     assert lines[2] == "warning: 2 names ignored"

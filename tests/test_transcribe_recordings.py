@@ -80,8 +80,7 @@ def test_folders_that_are_links_are_read_once(tmp_path):
     for link, target in (("disk", "disk"), ("again", "disk"), ("loop", "talks")):
         (tmp_path / "talks" / link).symlink_to(tmp_path / target)
     found = find_recordings([tmp_path / "talks"], tmp_path / "out")
-    stems = [str(each.stem.relative_to(tmp_path)) for each in found]
-    assert stems == ["out/a", "out/again/b"]
+    assert [str(each.stem.relative_to(tmp_path)) for each in found] == ["out/a", "out/again/b"]
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
@@ -179,8 +178,7 @@ def test_outputs_keep_folders_only_if_names_are_equal(tmp_path, named, stems):
 
 
 def test_a_name_that_is_not_utf8_gets_its_files(tmp_path):
-    path = tmp_path / os.fsdecode(b"gr\xfcn.ogg")
-    path.write_bytes(b"sound")
+    (tmp_path / os.fsdecode(b"gr\xfcn.ogg")).write_bytes(b"sound")
     (recording,) = find_recordings([tmp_path], None)
     write_outputs(recording, an_answer(recording, "green"), ["srt"])
     answer = recording.kept_answer()
@@ -207,7 +205,6 @@ def texts_of(said: str, *names: str) -> dict[str, str]:
 
 
 def replaced_recording(folder: Path, formats: tuple[str, ...]) -> Recording:
-    """Make a recording that has changed since its answer."""
     folder.mkdir()
     recording = Recording(folder / "a.ogg", folder / "a")
     recording.path.write_bytes(b"sound")
@@ -217,7 +214,6 @@ def replaced_recording(folder: Path, formats: tuple[str, ...]) -> Recording:
 
 
 def run(recording: Recording, formats: tuple[str, ...], said: str) -> None:
-    """Write like a run without --force."""
     work = sparing(needed_work(recording, REQUEST, formats, anew=False), "")
     if work.transcribes:
         write_outputs(recording, an_answer(recording, said), work.write)

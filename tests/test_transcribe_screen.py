@@ -22,14 +22,12 @@ ANEW = "the next run begins it anew"
 
 @pytest.fixture
 def time_passes(monkeypatch) -> None:
-    """Advance the clock by ten seconds whenever it is read."""
     seconds = count(100.0, 10.0)
     monkeypatch.setattr(screen.time, "monotonic", lambda: next(seconds))
 
 
 @pytest.fixture
 def lines(capsys) -> Callable[[], list[str]]:
-    """Return the lines shown since the last call."""
     return lambda: capsys.readouterr().err.splitlines()
 
 
@@ -58,10 +56,8 @@ def test_a_single_recording_has_no_number_or_summary(lines):
     with Terminal().shown({ONE: 1}) as run:
         run.begin(ONE)
         run.finish(ONE, 30.0, 12.0, ["warning: quiet :smile: [red]"])
-    assert lines() == [
-        "one.wav: 0:30 of audio in 12.0 s, 2.5x real time",
-        "one.wav: warning: quiet :smile: [red]",
-    ]
+    done = "one.wav: 0:30 of audio in 12.0 s, 2.5x real time"
+    assert lines() == [done, "one.wav: warning: quiet :smile: [red]"]
 
 
 def test_however_a_run_ends_there_is_a_summary(lines):

@@ -44,8 +44,7 @@ class Recogniser(StandInEngine):
     """Reads the words from their levels, and ends windows inside speech as Whisper does.
 
     A word that the window's end cuts is left open: announced by its start alone, or with words that
-    were misrecognised.
-    """
+    were misrecognised."""
 
     def __init__(self, models: WhisperModels = MODELS, misrecognises: bool = False) -> None:
         super().__init__()
@@ -107,10 +106,8 @@ def test_no_word_is_lost_doubled_or_moved_at_seams(
     samples, truth = conversation
     options = {"language": "en", "chunk_length_s": chunk_length_s, "batch_size": batch_size}
     transcript = transcribe(samples, Recogniser(misrecognises=misrecognises), **options)
-    heard = [
-        (chunk.text.strip(), round(chunk.start * 50), round(chunk.end * 50))
-        for chunk in transcript.chunks
-    ]
+    texts = [(each.text.strip(), each.start, each.end) for each in transcript.chunks]
+    heard = [(text, round(start * 50), round(end * 50)) for text, start, end in texts]
     assert heard == truth
 
 
@@ -149,9 +146,8 @@ def test_speech_behind_the_end_of_a_text_is_written(most, seconds, timestamps):
     samples = np.concatenate([part for word in words for part in (spoken(word, 42), pause)])
     recogniser = Stops(most, timestamps)
     transcript = transcribe(samples, recogniser, language="en", timestamps=timestamps)
-    heard = [
-        int(word.removeprefix("word")) + 256 - FIRST_WORD for word in words_of(transcript.chunks)
-    ]
+    numbers = [int(word.removeprefix("word")) for word in words_of(transcript.chunks)]
+    heard = [number + 256 - FIRST_WORD for number in numbers]
     places, left = [], list(enumerate(words))
     for word in heard:
         while left[0][1] != word:
@@ -170,11 +166,8 @@ def test_speech_that_nobody_writes_is_told():
         def tokens(self, window: np.ndarray) -> list[int]:
             found = super().tokens(window)
             missed = FIRST_WORD + 9
-            return [
-                token
-                for before, token, after in zip([0, *found], found, [*found[1:], 0], strict=False)
-                if missed not in (before, token, after)
-            ]
+            places = zip([0, *found], found, [*found[1:], 0], strict=False)
+            return [near[1] for near in places if missed not in near]
 
     said = [spoken(1, 40), spoken(2, 40), PAUSE, spoken(9, 300), PAUSE, spoken(3, 40), PAUSE]
     recogniser = Misses()
@@ -212,8 +205,7 @@ def test_unfinished_words_that_nothing_follows_are_kept():
             end = len(window) // SAMPLES_PER_TOKEN
             return [begin, 301, begin + end - 5, begin + end - 5, 302]
 
-    samples = np.append(spoken(1, 75), PAUSE)
-    chunks = transcribe(samples, Breaks(), language="en").chunks
+    chunks = transcribe(np.append(spoken(1, 75), PAUSE), Breaks(), language="en").chunks
     assert words_of(chunks) == ["word45", "word46"]
     assert chunks[-1].end == pytest.approx(1.8, abs=0.03)  # where the window ends
 
@@ -221,14 +213,11 @@ def test_unfinished_words_that_nothing_follows_are_kept():
 @pytest.mark.parametrize("multilingual", [True, False])
 def test_batch_size_changes_no_answer(multilingual):
     models = loaded(SMALL, seed=2)
-    samples = np.concatenate(
-        [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(4)]
-    )
+    parts = [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(4)]
+    samples = np.concatenate(parts)
     transcriber = Transcriber(models, detect_speech=hears_sound)
-    one, three = (
-        transcriber.transcribe(samples, asking(multilingual=multilingual, batch_size=size))
-        for size in (1, 3)
-    )
+    asked = [asking(multilingual=multilingual, batch_size=size) for size in (1, 3)]
+    one, three = (transcriber.transcribe(samples, each) for each in asked)
     assert rounded(one) == rounded(three)
     assert one.language in models.special_tokens.languages
     assert one.speech[0] == (0.0, pytest.approx(2.5, abs=0.04))
@@ -341,7 +330,6 @@ class Bilingual(Recogniser):
 
 
 def bilingual_speech() -> np.ndarray:
-    """12 s of English, 12 s of German, 12 s of English."""
     gap = np.zeros(25 * SAMPLES_PER_TOKEN, np.float32)
     words = [*range(10, 18), *range(8), *range(18, 26)]
     return np.concatenate([np.append(spoken(word, 50), gap) for word in words])
@@ -351,17 +339,15 @@ def test_every_part_is_decoded_and_marked_in_its_language():
     answers = []
     for batch_size in (1, 3, 24):
         recogniser = Bilingual()
-        transcript = transcribe(
-            bilingual_speech(), recogniser, multilingual=True, batch_size=batch_size
-        )
+        options = {"multilingual": True, "batch_size": batch_size}
+        transcript = transcribe(bilingual_speech(), recogniser, **options)
         assert (transcript.language, transcript.warnings) == ("en", ())
         assert transcript.language_probability == pytest.approx(0.995)
         spoken_in = [chunk.language for chunk in transcript.chunks]
         assert spoken_in == ["en"] * 8 + ["de"] * 8 + ["en"] * 8
-        assert [request.prompt for request in recogniser.requests] == [
-            MODELS.special_tokens.prompt(code, "transcribe", timestamps=True)
-            for code in ("en", "de", "en")
-        ]
+        prompt_of = MODELS.special_tokens.prompt
+        prompts = [prompt_of(code, "transcribe", timestamps=True) for code in ("en", "de", "en")]
+        assert [request.prompt for request in recogniser.requests] == prompts
         answers.append(transcript)
     assert answers[0] == answers[1] == answers[2]
 
@@ -511,8 +497,7 @@ def test_a_model_that_knows_no_prompts_refuses_them_but_takes_hot_words():
 
 @pytest.mark.parametrize("language", ["en", "EN", "English", None])
 def test_an_english_only_model_accepts_english(language):
-    options = asking(language=language)
-    Transcriber(ENGLISH_ONLY).validate(options)
+    Transcriber(ENGLISH_ONLY).validate(asking(language=language))
     transcript = transcribe(
         spoken(0, 50), Recogniser(ENGLISH_ONLY), ENGLISH_ONLY, language=language
     )

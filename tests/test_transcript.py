@@ -15,6 +15,5 @@ def test_transcripts_compare_without_their_stats():
 
 
 def test_acceptance_is_a_share_of_the_drafts():
-    stats = DecodeStats(drafted=8, accepted=5, drafted_rows=3)
-    assert stats.acceptance == 5 / 8
+    assert DecodeStats(drafted=8, accepted=5, drafted_rows=3).acceptance == 5 / 8
     assert DecodeStats(steps=4, tokens=4).acceptance is None

@@ -1,5 +1,4 @@
-"""A recording in steps: in any order of steps, beside any others, the transcript is the one that
-`run` makes."""
+"""A recording in steps: in any order, beside any others, the transcript is the one of `run`."""
 
 import itertools
 import random
@@ -156,9 +155,7 @@ def test_speech_beyond_a_full_text_begins_the_next_window(options, monkeypatch):
     ("options", "heard"),
     [({"language": "en"}, set()), ({}, {0}), ({"multilingual": True}, {0, 1, 2, 3, 4})],
 )
-def test_the_engine_reuses_windows_encoded_for_language_detection(
-    transcriber, monkeypatch, options, heard
-):
+def test_the_engine_reuses_windows_of_language_detection(transcriber, monkeypatch, options, heard):
     add, requests = Session.add, []
 
     def remember(session, added):

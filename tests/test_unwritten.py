@@ -96,9 +96,8 @@ def test_speech_behind_a_number_is_unwritten():
     assert find_unwritten([number], 1.0, 7.0, ALWAYS) == [Gap(4.5, 7.0, 1, 1)]
 
 
-times = st.lists(st.integers(0, 3000), max_size=60).map(
-    lambda found: [each / 100 for each in sorted(found)]
-)
+hundredths = st.lists(st.integers(0, 3000), max_size=60)
+times = hundredths.map(lambda found: [each / 100 for each in sorted(found)])
 
 
 @settings(deadline=None, max_examples=200)

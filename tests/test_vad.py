@@ -37,20 +37,15 @@ def probabilities(detector: SpeechDetector, samples: np.ndarray) -> np.ndarray:
     return search.probabilities
 
 
-STYLES = [
-    Style(pause=(1, 4)),
-    Style(breath=(0.05, 0.1)),
-    Style(overlap_share=0.5),
-    Style(level_db=(-20.0, 0.0)),
-]
+STYLES = [Style(pause=(1, 4)), Style(breath=(0.05, 0.1)), Style(overlap_share=0.5)]
+STYLES.append(Style(level_db=(-20.0, 0.0)))
 
 
 @pytest.fixture(scope="module")
 def scenes() -> list[Scene]:
     """Dialogues in development voices: with pauses, hurried, overlapping, at different levels.
 
-    The same in any order of the tests: a new process speaks (see `tests.support.speech`).
-    """
+    The same in any order of the tests: a new process speaks (see `tests.support.speech`)."""
     drawn = []
     with get_context("spawn").Pool(1) as pool:
         for seed, style in enumerate(STYLES):
@@ -61,12 +56,8 @@ def scenes() -> list[Scene]:
     return drawn
 
 
-# ---- the package's own network
-
-
 def test_probabilities_are_those_of_the_packages_own_model(detector):
-    """Audio is full-scale, which is not amplified. The package's script processes one step a call
-    and keeps its state."""
+    """Audio is full-scale, so not amplified. The package's script takes one step a call."""
     samples = conversation()[: 40 * SAMPLE_RATE + 100]
     samples = samples / np.abs(samples[: 16 * SAMPLE_RATE]).max()
     with warnings.catch_warnings():
@@ -122,9 +113,6 @@ def test_memory_does_not_grow_with_the_audio(detector):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < samples.nbytes / 10
-
-
-# ---- speech is found
 
 
 def white(samples: np.ndarray, below_db: float) -> np.ndarray:
@@ -185,9 +173,6 @@ def test_a_click_hides_no_quiet_speech(detector, scenes, clicks, db):
     assert (found[0] & found[1]).sum() >= 0.97 * found[0].sum()
 
 
-# ---- and nothing else
-
-
 def tone(*frequencies: float) -> np.ndarray:
     time = np.arange(20 * SAMPLE_RATE) / SAMPLE_RATE
     waves = [np.sin(2 * np.pi * frequency * time) for frequency in frequencies]
@@ -217,9 +202,6 @@ SOUNDS: dict[str, Callable[[], np.ndarray]] = {
 @pytest.mark.parametrize(("db", "name"), some(8, product((0, -40), SOUNDS)))
 def test_sounds_other_than_speech_are_not_speech(detector, name, db):
     assert detector(in_16_bits(SOUNDS[name]().clip(-1, 1), db)) == ()
-
-
-# ---- spans of probabilities
 
 
 CHOSEN = st.one_of(

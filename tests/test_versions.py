@@ -54,9 +54,6 @@ def test_a_tokenizer_of_transformers_5_loads(tmp_path):
     assert tokenizer.get_vocab()["<|notimestamps|>"] == 706
 
 
-# ---- pyannote.audio
-
-
 @pytest.fixture(scope="module")
 def samples() -> torch.Tensor:
     from whosaid.audio.decode import AudioLimits, decode_audio
@@ -80,8 +77,7 @@ def turns(pipeline, samples):
 
 
 def test_both_releases_find_the_speakers_of_the_demo(turns):
-    speakers = turns[0].labels()
-    assert speakers == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_02"]
+    assert turns[0].labels() == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_02"]
 
 
 def test_exclusive_turns_are_the_others_without_overlap(turns):

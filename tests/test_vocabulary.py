@@ -75,7 +75,6 @@ def test_a_cpu_pads_nothing():
 
 
 def listed_heads():
-    """Heads that draft from a shortlist."""
     models = random_heads(models_of(TINY, 142), 5, LINEAR, scale=0.02)
     listed = torch.arange(50, 50 + 8 * TOKENS + 1)
     return dataclasses.replace(models, medusa=dataclasses.replace(models.medusa, shortlist=listed))
@@ -102,8 +101,7 @@ def test_padding_changes_no_answer(monkeypatch, make, options):
     models = make()
     engine = DecodeEngine(models)
     if options.assisted:
-        products = {id(engine.main.output), id(engine.draft_model.output)}
-        assert len(products) == 2
+        assert len({id(engine.main.output), id(engine.draft_model.output)}) == 2
         assert isinstance(engine.draft_model.output, PaddedLinear)
     found = decode(engine, windows_of(), options)
     for key, each in expected.items():

@@ -49,19 +49,15 @@ def test_speakers_have_the_names_of_their_clips(voices, scene):
     assert (diarizer.capabilities.voices, diarizer.capabilities.hints) == (True, False)
     assert diarizer.capabilities.streams
     limits = AudioLimits(60, 10_000_000)
-    enrolment = VoiceEnroller(
-        voices, lambda samples: ((0.0, len(samples) / 16_000),), limits, 16_000
-    )
+    enrolment = VoiceEnroller(voices, lambda all_: ((0.0, len(all_) / 16_000),), limits, 16_000)
     for name, voice in (("Bob", BOB), ("Anna", ANNA)):
         generator = np.random.default_rng(9)
         clip = np.concatenate([draw_clip(voice, generator).samples for _ in range(3)])
         enrolment.enrol(name, (0.5 * clip).astype(np.float32))
     found = diarizer.diarize(scene.samples, NO_HINTS)
     named = name_speakers(found, enrolment.known)
-    assert {each.name: each.label for each in named.known_speakers if each.matched} == {
-        "Anna": "SPEAKER_00",
-        "Bob": "SPEAKER_01",
-    }
+    labels = {each.name: each.label for each in named.known_speakers if each.matched}
+    assert labels == {"Anna": "SPEAKER_00", "Bob": "SPEAKER_01"}
     spans = found.exclusive_spans()
     assert found.voices.keys() == spans.keys()
     for label, own in spans.items():

@@ -50,11 +50,8 @@ def quiet(seconds):
 
 
 def test_recordings_without_turns_are_skipped(tmp_path):
-    folder = folder_of(
-        tmp_path,
-        talk=(quiet(8), TRUE, {"words": {"A": "yes"}, "language": "de"}),
-        unknown=(quiet(1), (), {}),
-    )
+    entry = (quiet(8), TRUE, {"words": {"A": "yes"}, "language": "de"})
+    folder = folder_of(tmp_path, talk=entry, unknown=(quiet(1), (), {}))
     (talk,) = load_conversations(folder)
     assert (talk.name, talk.turns, talk.words, talk.speakers) == ("talk", TRUE, {"A": "yes"}, 2)
     assert talk.recording == Recording(folder / "talk.flac", "de")
@@ -112,12 +109,9 @@ def test_a_word_belongs_to_its_only_speaker(turns, words):
     turns = [SpeakerTurn(who, start, start + length) for who, (start, length) in turns]
     words = [Word("a", start, start + length) for start, length in words]
     for place, word in enumerate(words):
-        heard = {
-            turn.speaker
-            for second in range(int(word.start), int(word.end))
-            for turn in turns
-            if turn.start <= second < turn.end
-        }
+        seconds = range(int(word.start), int(word.end))
+        during = [each for at in seconds for each in turns if each.start <= at < each.end]
+        heard = {turn.speaker for turn in during}
         expected = heard.pop() if len(heard) == 1 else None
         assert spoken_alone(words, turns).get(place) == expected
 
@@ -130,9 +124,8 @@ def test_words_are_scored_by_every_rule():
         for place, text in enumerate(texts)
     )
     words = (*words[:2], Word(" blue", 3.2, 3.7, "X"), Word(" colour", 5.0, 5.5, "X"), words[4])
-    scored = score_words(
-        Conversation("talk", Recording("talk.flac", "en"), TRUE), Answer(words, TRUE)
-    )
+    conversation = Conversation("talk", Recording("talk.flac", "en"), TRUE)
+    scored = score_words(conversation, Answer(words, TRUE))
     assert scored == {OUR_RULE: {"errors": 1, "total": 4}, WHISPERX: {"errors": 0, "total": 4}}
 
 
@@ -144,18 +137,15 @@ def test_whisperx_gives_words_by_summed_overlap(start, end, speaker):
     assert whisperx_rule([Word(" a", start, end)], turns)[0].speaker == speaker
 
 
-TURNS = st.lists(
-    st.tuples(st.sampled_from("ABC"), st.integers(0, 20), st.integers(1, 14)), max_size=6
-)
+TURN = st.tuples(st.sampled_from("ABC"), st.integers(0, 20), st.integers(1, 14))
+TURNS = st.lists(TURN, max_size=6)
 
 
 @given(TURNS)
 def test_clips_are_cut_where_one_person_speaks_alone(drawn):
     turns = [SpeakerTurn(who, start, start + length) for who, start, length in drawn]
-    alone = {
-        second: {turn.speaker for turn in turns if turn.start <= second < turn.end}
-        for second in range(40)
-    }
+    seconds = range(40)
+    alone = {at: {each.speaker for each in turns if each.start <= at < each.end} for at in seconds}
     for person, (start, end) in naming.longest_alone(turns).items():
         assert 3 <= end - start <= 10
         assert all(alone[second] == {person} for second in range(int(start), int(end)))
@@ -177,13 +167,11 @@ def test_a_cut_removes_its_seconds_of_speech(drawn, start, length):
 
 def test_clips_name_people_but_no_strangers():
     """Ann and Bob talk in both recordings, Cid in the second alone, Dot in neither. Everybody
-    sounds like themselves and like nobody else.
-    """
+    sounds like themselves and like nobody else."""
     axes = dict(zip("abcd", np.eye(4), strict=True))
-    turns = {
-        "one": (SpeakerTurn("a", 0.0, 8.0), SpeakerTurn("b", 8.0, 10.0), SpeakerTurn("b", 11, 15)),
-        "two": (SpeakerTurn("a", 0.0, 6.0), SpeakerTurn("b", 6.0, 9.0), SpeakerTurn("c", 9, 15)),
-    }
+    first = (SpeakerTurn("a", 0.0, 8.0), SpeakerTurn("b", 8.0, 10.0), SpeakerTurn("b", 11, 15))
+    second = (SpeakerTurn("a", 0.0, 6.0), SpeakerTurn("b", 6.0, 9.0), SpeakerTurn("c", 9, 15))
+    turns = {"one": first, "two": second}
     heard = []
     for name, spoken in turns.items():
         each = Conversation(name, Recording(name), spoken)

@@ -121,8 +121,7 @@ def test_other_commands_take_the_file_as_known_speakers(folder, capsys):
     assert parameters(read_demo(given)) == {"known_speakers": [anna, bob]}
     unset = ("known_speaker_threshold", "hotwords", "language", "prompt")
     options = Namespace(known_speakers=[anna, bob], **dict.fromkeys(unset))
-    include = ["", "item.input_audio_transcription.segments"]
-    update = session_update(options, 16_000, include)
+    update = session_update(options, 16_000, ["", "item.input_audio_transcription.segments"])
     sent = update["session"]["audio"]["input"]["transcription"]["known_speaker_references"]
     assert (json.loads(sent[0]), sent[1]) == (VOICE, bob["reference"])
     with pytest.raises(SystemExit, match="2"):

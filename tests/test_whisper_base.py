@@ -74,7 +74,6 @@ def sample() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def heard(models, sample) -> Transcript:
-    """Return the sample's transcript with words, as the endpoint makes it."""
     return Transcriber(models).transcribe(sample, WORDS)
 
 
@@ -111,14 +110,12 @@ def test_real_speech_is_written_as_by_the_stock_model(models, sample):
 )
 def test_a_sentence_said_ten_times_is_written_ten_times(models, sample, start, end, said, beams):
     """Whisper base writes it once, and claims by its timestamps that it lasts to the end. A window
-    may begin within a sentence, whose words are then of two windows.
-    """
+    may begin within a sentence, whose words are then of two windows."""
     sentence = sample[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)]
     repeated = np.tile(np.append(sentence, np.zeros(SAMPLE_RATE // 4, np.float32)), 10)
     decode = DecodeOptions(num_beams=beams)
-    transcript = Transcriber(models).transcribe(
-        repeated, TranscriptionOptions(language="en", decode=decode)
-    )
+    options = TranscriptionOptions(language="en", decode=decode)
+    transcript = Transcriber(models).transcribe(repeated, options)
     written = transcript.text.lower().count(said)
     missing = sum(each.end - each.start for each in transcript.unwritten)
     assert 8 <= written + round(missing / (end - start)) <= 12

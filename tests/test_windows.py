@@ -28,9 +28,7 @@ def sound(seconds: float, level: float = 0.1) -> np.ndarray:
 
 
 def spans_of(*seconds: tuple[float, float]) -> list[SampleSpan]:
-    return [
-        SampleSpan(round(start * SAMPLE_RATE), round(stop * SAMPLE_RATE)) for start, stop in seconds
-    ]
+    return [SampleSpan(round(at * SAMPLE_RATE), round(stop * SAMPLE_RATE)) for at, stop in seconds]
 
 
 def planner(seconds: float, *speech: tuple[float, float], limit: int = LIMIT) -> WindowPlanner:
@@ -46,7 +44,6 @@ def planner_of(lengths: list[tuple[float, float]]) -> tuple[WindowPlanner, float
 
 
 def windows_of(plan: WindowPlanner) -> list[SampleSpan]:
-    """The windows of a recording in which every one is decoded to its end."""
     found = []
     for region in plan.regions():
         start = region.start
@@ -116,8 +113,7 @@ def test_sparse_speech_needs_fewer_windows_than_fixed_cuts(lengths):
 @given(recordings(), st.integers(5, 30))
 def test_windows_are_as_few_as_pauses_allow(recording, seconds):
     """Taking all that fits is the optimal way to cover spans with windows of one length: every
-    window but the last must reach as far as it can.
-    """
+    window but the last must reach as far as it can."""
     samples, speech = recording
     whole = WindowPlanner(samples, speech, seconds * SAMPLE_RATE)
     windows = windows_of(whole)
@@ -132,16 +128,13 @@ def test_windows_are_as_few_as_pauses_allow(recording, seconds):
 
 def test_neighbouring_speech_is_packed_and_silence_is_skipped():
     sparse = planner(200, (1, 5), (6, 20), (22, 29), (90, 95), (150, 152), (170, 180.5))
-    seconds = [
-        (window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE) for window in windows_of(sparse)
-    ]
+    seconds = [(each.start / SAMPLE_RATE, each.stop / SAMPLE_RATE) for each in windows_of(sparse)]
     assert seconds == [(0.7, 29.3), (89.7, 95.3), (149.7, 152.3), (169.7, 180.8)]
 
 
 @pytest.mark.parametrize("pause_at", [21.0, 24.3, 28.0])
 def test_a_window_ends_in_the_last_pause(pause_at):
-    paused = planner(40, (0, 10), (10.5, pause_at), (pause_at + 0.6, 40))
-    first, second = windows_of(paused)
+    first, second = windows_of(planner(40, (0, 10), (10.5, pause_at), (pause_at + 0.6, 40)))
     assert pause_at < first.stop / SAMPLE_RATE <= second.start / SAMPLE_RATE < pause_at + 0.6
 
 
@@ -194,9 +187,8 @@ def test_a_window_ends_early_if_one_more_completes_the_region():
 def test_speech_is_counted_in_samples():
     some = planner(10, (1, 2), (3, 5), (7, 8))
     assert some.count_speech(0, 10 * SAMPLE_RATE) == 4 * SAMPLE_RATE
-    assert (
-        some.count_speech(round(1.5 * SAMPLE_RATE), round(3.25 * SAMPLE_RATE)) == 0.75 * SAMPLE_RATE
-    )
+    start, stop = round(1.5 * SAMPLE_RATE), round(3.25 * SAMPLE_RATE)
+    assert some.count_speech(start, stop) == 0.75 * SAMPLE_RATE
     assert some.count_speech(round(5.5 * SAMPLE_RATE), round(6 * SAMPLE_RATE)) == 0
     times = np.linspace(0, 10, 101) * SAMPLE_RATE
     counted = [some.count_speech(0, round(time)) for time in times]
@@ -207,8 +199,6 @@ def test_speech_is_counted_in_samples():
 
 def test_loudness_is_the_mean_square_across_blocks():
     samples = np.resize(sound(1.01), 61 * SAMPLE_RATE + 7)
-    expected = [
-        np.mean(samples[start : start + SAMPLES_PER_TOKEN] ** 2)
-        for start in range(0, len(samples), SAMPLES_PER_TOKEN)
-    ]
+    starts = range(0, len(samples), SAMPLES_PER_TOKEN)
+    expected = [np.mean(samples[start : start + SAMPLES_PER_TOKEN] ** 2) for start in starts]
     np.testing.assert_allclose(Loudness(samples).power, expected, rtol=1e-5)

@@ -76,11 +76,8 @@ def test_a_character_of_several_tokens_is_never_cut(language):
 
 
 def test_bytes_that_are_no_text_spoil_no_other_word():
-    assert texts([" a", b" \xe4", b"\xbd", " b", " c"]) == [
-        " a",
-        " \N{REPLACEMENT CHARACTER} b",
-        " c",
-    ]
+    replaced = " \N{REPLACEMENT CHARACTER} b"
+    assert texts([" a", b" \xe4", b"\xbd", " b", " c"]) == [" a", replaced, " c"]
     assert texts([" a", b" \xe4"]) == [" a", " \N{REPLACEMENT CHARACTER}"]
 
 
@@ -106,20 +103,16 @@ def test_joined_words_are_the_text_whatever_the_tokens(tokens, language):
     assert stop == len(tokens) or not words
 
 
-fragments = st.sampled_from(["a", " b", "é", "你", "🙂", "\N{REPLACEMENT CHARACTER}"]).map(
-    str.encode
-)
+characters = ["a", " b", "é", "你", "🙂", "\N{REPLACEMENT CHARACTER}"]
+fragments = st.sampled_from(characters).map(str.encode)
 parts = st.one_of(fragments, st.binary(min_size=1, max_size=3))
 
 
 @given(st.lists(st.tuples(parts, st.booleans()), max_size=40))
 def test_pieces_are_the_shortest_runs_of_whole_characters(entries):
     """Tokens are characters, single bytes of them, or bytes that are no text."""
-    tokens = [
-        token
-        for part, split in entries
-        for token in ([bytes([byte]) for byte in part] if split else [part])
-    ]
+    cut = [[bytes([each]) for each in part] if split else [part] for part, split in entries]
+    tokens = [token for part in cut for token in part]
     counted = 0
 
     def decode(ids):

@@ -250,13 +250,10 @@ def _compare_texts(subject: Subject, check: str, expected: Texts, found: Texts) 
     reference = words(expected)
     errors = Levenshtein.distance(reference, words(found))
     allowed = max(1, int(ROUNDED_SHARE * len(reference)))
+    wanted = f"at most {allowed} words differ (rounding)"
     windows = f"{_count_differing(found, expected)} of {len(found)} windows"
-    return judge(
-        check,
-        f"at most {allowed} words differ (rounding)",
-        f"{errors} of {len(reference)} words differ, {windows}",
-        errors <= allowed,
-    )
+    differ = f"{errors} of {len(reference)} words differ, {windows}"
+    return judge(check, wanted, differ, errors <= allowed)
 
 
 def _check_precision(subject: Subject, windows: Sequence[Request], plain: Texts) -> Finding:
@@ -265,12 +262,10 @@ def _check_precision(subject: Subject, windows: Sequence[Request], plain: Texts)
     if subject.dtype != torch.float16:
         return leave_out(name, f"{NO_GPU}: it computes in {_short(subject.dtype)}")
     weights = subject.transcriber.models.model.named_parameters()
-    parameters = sum(weight.numel() for _, weight in weights)
-    few = subject.quick or parameters > LARGE_PARAMETERS
+    few = subject.quick or sum(weight.numel() for _, weight in weights) > LARGE_PARAMETERS
     chosen = windows[:FEW_WINDOWS] if few else windows
     exact, _ = decode(subject.reference(), chosen, GREEDY)
-    half = {number: plain[number] for number in exact}
-    return _compare_texts(subject, name, exact, half)
+    return _compare_texts(subject, name, exact, {number: plain[number] for number in exact})
 
 
 def check_requests(subject: Subject) -> list[Finding]:
@@ -301,25 +296,16 @@ def check_requests(subject: Subject) -> list[Finding]:
         answers = list(threads.map(ask, range(AT_ONCE)))
     together = time.perf_counter() - started
     differing = sum(each["text"] != first["text"] for each in answers)
+    wanted = f"at most {FIRST_REQUEST_EXTRA:.0f} s more than later"
+    found = f"{seconds[0]:.2f} s, later {later:.2f} s"
+    rtfx = [f"{work * first['duration'] / t:.1f}" for work, t in ((1, later), (AT_ONCE, together))]
+    differ = f"{differing} of {AT_ONCE} texts differ"
     return [
-        judge(
-            "first request",
-            f"at most {FIRST_REQUEST_EXTRA:.0f} s more than later",
-            f"{seconds[0]:.2f} s, later {later:.2f} s",
-            seconds[0] <= later + FIRST_REQUEST_EXTRA,
-        ),
+        judge("first request", wanted, found, seconds[0] <= later + FIRST_REQUEST_EXTRA),
         _check_answer(settings, first),
-        note(
-            f"RTFx of a request, and of {AT_ONCE} at once",
-            f"{first['duration'] / later:.1f} and {AT_ONCE * first['duration'] / together:.1f}",
-        ),
+        note(f"RTFx of a request, and of {AT_ONCE} at once", " and ".join(rtfx)),
         _note_diarization(subject, endpoint.endpoint),
-        judge(
-            "several at once",
-            "the text of one alone",
-            f"{differing} of {AT_ONCE} texts differ",
-            differing == 0,
-        ),
+        judge("several at once", "the text of one alone", differ, differing == 0),
     ]
 
 
@@ -341,12 +327,10 @@ def _check_answer(settings: ModelSettings, answer: Mapping[str, Any]) -> Finding
     words = answer["words"]
     speakers = {word["speaker"] for word in words if word.get("speaker")}
     wanted = settings.diarization_model is not None
-    return judge(
-        "words and speakers",
-        "both" if wanted else "words, without a diarizer",
-        f"{len(words)} words, {len(speakers)} speakers",
-        bool(words) and bool(speakers) == wanted,
-    )
+    expected = "both" if wanted else "words, without a diarizer"
+    found = f"{len(words)} words, {len(speakers)} speakers"
+    fine = bool(words) and bool(speakers) == wanted
+    return judge("words and speakers", expected, found, fine)
 
 
 def check_log(warnings: Sequence[str]) -> list[Finding]:

@@ -31,18 +31,14 @@ def _check(shape: tuple[int, int], heads: int, device: torch.device, dtype: torc
         torch.randn(rows, heads, count, HEAD_SIZE, device=device).to(dtype)
         for count in (positions, FRAMES, FRAMES)
     )
-    scale = HEAD_SIZE**-0.5
     if kind == "encoder":
-        found = encoder_attention(query * scale, keys, values)
+        found = encoder_attention(query * HEAD_SIZE**-0.5, keys, values)
     else:
         found = attention(query, keys, values)
     error = max(map(_error, found, query, keys, values))
-    return judge(
-        f"{kind}'s attention, {rows} rows, {heads} heads, {positions} positions",
-        f"at most {MOST_ERROR:.0%} off float64",
-        f"{error:.2%}",
-        error <= MOST_ERROR,
-    )
+    check = f"{kind}'s attention, {rows} rows, {heads} heads, {positions} positions"
+    allowed = f"at most {MOST_ERROR:.0%} off float64"
+    return judge(check, allowed, f"{error:.2%}", error <= MOST_ERROR)
 
 
 def _error(found: Tensor, query: Tensor, keys: Tensor, values: Tensor) -> float:

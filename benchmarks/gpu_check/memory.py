@@ -102,15 +102,9 @@ def memory_table() -> str:
     rows = []
     for main, assistant in PAIRS:
         found = published_footprint(main, assistant)
+        name = main.name if assistant is None else f"{main.name} + {assistant.name}"
         totals = [f"{found.with_rows(count) / GB:.1f}" for count in BATCHES]
-        rows.append(
-            [
-                _name(main, assistant),
-                f"{found.models / GB:.2f}",
-                f"{found.per_row / MB:.1f}",
-                *totals,
-            ]
-        )
+        rows.append([name, f"{found.models / GB:.2f}", f"{found.per_row / MB:.1f}", *totals])
     batches = [f"batch {count}, GB" for count in BATCHES]
     return table(["model", "models, GB", "MB a row", *batches], rows)
 
@@ -135,10 +129,6 @@ def device_table() -> str:
         lines.append([device, *figures])
     names = [f"{letter}: {column}" for letter in "AB" for column in ("rows", "graphs", "free, GB")]
     return table(["device", *names], lines)
-
-
-def _name(main: Shape, assistant: Shape | None) -> str:
-    return main.name if assistant is None else f"{main.name} + {assistant.name}"
 
 
 def _graphs_at_load(pair: tuple[Shape, Shape | None], rows: int, beam_rows: int) -> int:

@@ -4,11 +4,7 @@ After a CUDA error such as an illegal memory access every later call of the proc
 process that aborts or hangs reports nothing. So each section runs in a new process with newly
 loaded models. If a section reports nothing, the page shows how its process ended.
 
-An A10G should need less than six minutes with large-v3 and distil-large-v3 (estimated from the
-audio, 24 rows and 23 ms a step; not measured): four loads of 40 s; 8 s for the machine and the
-kernels; 15 s to allocate rows again; 60 s for ten batches of 24 windows and 30 s for a window in
-float32 on the CPU; 60 s for two runs of each speed, of two batches each, and two more; 15 s for six
-requests; 5 s to diarize ten minutes.
+An A10G should need less than six minutes with large-v3 and distil-large-v3 (estimated).
 """
 
 import logging

@@ -48,9 +48,8 @@ class Run:
     def __call__(self) -> None:
         runner = self.subject.graphs if self.eager else None
         with nullcontext() if runner is None else runner.paused():
-            self.transcript = self.subject.transcribe(
-                self.recording, self.batch_size, self.assisted
-            )
+            given = self.recording, self.batch_size, self.assisted
+            self.transcript = self.subject.transcribe(*given)
 
 
 def check_speed(subject: Subject) -> list[Finding]:

@@ -52,30 +52,19 @@ def measure(options: Namespace, path: Path) -> None:
     else:
         raise ValueError("--recordings is needed without --quick")
     rival_precision = options.rival_precision or options.precision
-    facts: dict[str, Any] = {
-        **settings(PACKAGES),
-        "model": model.name,
-        "precision": options.precision,
-        "precision of faster-whisper": rival_precision,
-        "seconds of several clients": seconds,
-        "seconds of the file beside": file,
-    }
+    facts = {**settings(PACKAGES), "model": model.name, "precision": options.precision}
+    facts["precision of faster-whisper"] = rival_precision
+    facts |= {"seconds of several clients": seconds, "seconds of the file beside": file}
     empty: dict[str, Any] = {"recordings": {}, "ours": [], "theirs": []}
     results = Results(path, facts, empty, options.fresh or options.quick)
-    environment = {
-        "ASR_MODEL": str(model.resolve()),
-        "DTYPE": options.precision,
-        "MAX_LIVE_SESSIONS": str(max(clients)),
-    }
+    environment = {"ASR_MODEL": str(model.resolve()), "DTYPE": options.precision}
+    environment["MAX_LIVE_SESSIONS"] = str(max(clients))
     rival = _rival(model, rival_precision)
     with started(OURS, environment) as server, closing(rival) if rival else nullcontext():
         plays = Plays(server.url, recordings)
         for each in recordings:
-            file_text, _ = plays.known[each.recording.name]
-            results.content["recordings"][each.recording.name] = {
-                **each.recording.facts(each.seconds),
-                "file": file_text,
-            }
+            name, known = each.recording.name, each.recording.facts(each.seconds)
+            results.content["recordings"][name] = {**known, "file": plays.known[name][0]}
         beside = body_of(speech.joined(recordings, file), diarize=False)
         _alone(plays, rival, results)
         for count in clients:
@@ -99,17 +88,12 @@ def _alone(plays: Plays, rival: Apart | None, results: Results) -> None:
 
 def _rival(model: Path, precision: str) -> Apart | None:
     """Return the other engine. If it cannot be loaded, print why and return None."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    given = "cuda" if torch.cuda.is_available() else "cpu", precision, torch.get_num_threads()
     try:
-        return Apart(
-            "faster-whisper", Rival, convert(model), device, precision, torch.get_num_threads()
-        )
+        return Apart("faster-whisper", Rival, convert(model), *given)
     except EngineFailed as error:
         print(f"left out: {error}", file=sys.stderr, flush=True)
         return None
-
-
-# The page, from results alone
 
 
 def figures(results: Cell) -> Tables:
@@ -126,13 +110,9 @@ def _name(cell: Cell) -> str:
 
 
 def _delays(name: str, sessions: Sequence[Cell]) -> dict[str, str]:
-    return {
-        "": name,
-        "final": _quantiles(sessions, "told"),
-        "completed": _quantiles(sessions, "waits"),
-        "sessions": str(len(sessions)),
-        "failed": str(sum(bool(each["failure"]) for each in sessions)),
-    }
+    failed = sum(bool(each["failure"]) for each in sessions)
+    seconds = {"final": _quantiles(sessions, "told"), "completed": _quantiles(sessions, "waits")}
+    return {"": name, **seconds, "sessions": str(len(sessions)), "failed": str(failed)}
 
 
 def _quantiles(sessions: Sequence[Cell], column: str) -> str:
@@ -161,11 +141,6 @@ def _errors(results: Cell) -> list[dict[str, str]]:
     for who, known in texts.items() if heard else ():
         count = pooled([score(each, known[each.name]) for each in heard if each.text])
         silent = [score(each, known[each.name]).errors for each in heard if not each.text]
-        rows.append(
-            {
-                "": who,
-                "word errors": f"{count.rate:.1%} of {count.total:.0f}",
-                "words where nobody speaks": f"{sum(silent):.0f}",
-            }
-        )
+        row = {"": who, "word errors": f"{count.rate:.1%} of {count.total:.0f}"}
+        rows.append(row | {"words where nobody speaks": f"{sum(silent):.0f}"})
     return rows

@@ -114,12 +114,9 @@ class Listener:
             vad_filter=True,
         )
         kept = [each for each in segments if each.no_speech_prob <= 0.9]
-        words = [
-            Word(word.word, self.begin + word.start, self.begin + word.end)
-            for each in kept
-            for word in each.words
-        ]
-        return words, [self.begin + each.end for each in kept]
+        begin, words = self.begin, [word for each in kept for word in each.words]
+        found = [Word(word.word, begin + word.start, begin + word.end) for word in words]
+        return found, [begin + each.end for each in kept]
 
     def _cut(self, heard: float, ends: Sequence[float]) -> None:
         """If the audio is too long, begin after the last segment whose words are final."""
@@ -134,9 +131,8 @@ class Rival:
     def __init__(self, model: Path, device: str, precision: str, threads: int) -> None:
         from faster_whisper import WhisperModel
 
-        self.model = WhisperModel(
-            str(model), device=device, compute_type=precision, cpu_threads=threads
-        )
+        given = {"device": device, "compute_type": precision, "cpu_threads": threads}
+        self.model = WhisperModel(str(model), **given)
         for filtered in (True, False):  # warm up detector and model
             silence = np.zeros(SAMPLE_RATE, np.float32)
             list(self.model.transcribe(silence, language="en", vad_filter=filtered)[0])

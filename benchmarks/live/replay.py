@@ -10,7 +10,6 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +58,9 @@ async def replay(
     try:
         async with asyncio.timeout(longest), connect(address, max_size=None, proxy=None) as socket:
             started = time.perf_counter()
-            speaking = _speak(socket, _settings(language), samples, started, done)
+            with suppress(ConnectionClosed):
+                await socket.send(json.dumps(_settings(language)))
+            speaking = _speak(socket, samples, started, done)
             await asyncio.gather(speaking, _hear(socket, started, done))
             if socket.close_code != NORMAL:
                 done.failure = f"closed with {socket.close_code}"
@@ -68,17 +69,12 @@ async def replay(
     return done
 
 
-async def _speak(
-    socket: ClientConnection,
-    settings: dict[str, Any],
-    samples: Samples,
-    started: float,
-    done: Replay,
-) -> None:
-    """Send settings, then all pieces in time, then the final commit."""
+async def _speak(socket: ClientConnection, samples: Samples, started: float, done: Replay) -> None:
+    """Send all pieces in time, then the final commit."""
     with suppress(ConnectionClosed):
-        await socket.send(json.dumps(settings))
-        for piece in _pieces(samples):
+        whole = (np.clip(samples, -1, 1) * 32767).astype("<i2")
+        for start in range(0, len(whole), PIECE):
+            piece = whole[start : start + PIECE]
             done.spoken += len(piece) / SAMPLE_RATE
             await asyncio.sleep(max(0.0, started + done.spoken - time.perf_counter()))
             audio = base64.b64encode(piece.tobytes()).decode()
@@ -93,19 +89,10 @@ async def _hear(socket: ClientConnection, started: float, done: Replay) -> None:
             done.arrivals.append(Arrival(time.perf_counter() - started, json.loads(message)))
 
 
-def _pieces(samples: Samples) -> Iterator[np.ndarray[Any, np.dtype[np.int16]]]:
-    whole = (np.clip(samples, -1, 1) * 32767).astype("<i2")
-    for start in range(0, len(whole), PIECE):
-        yield whole[start : start + PIECE]
-
-
 def _settings(language: str | None) -> dict[str, Any]:
     """Return a session's settings: PCM at 16 kHz, OpenAI's default detector."""
     turns = {"type": "server_vad", "silence_duration_ms": SILENCE_MS}
-    heard = {
-        "format": {"type": "audio/pcm", "rate": SAMPLE_RATE},
-        "transcription": {"language": language},
-        "turn_detection": turns,
-    }
+    heard: dict[str, Any] = {"format": {"type": "audio/pcm", "rate": SAMPLE_RATE}}
+    heard |= {"transcription": {"language": language}, "turn_detection": turns}
     session = {"type": "transcription", "audio": {"input": heard}}
     return {"type": "session.update", "session": session}

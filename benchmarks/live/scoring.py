@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from rapidfuzz.distance import Levenshtein
 
 from benchmarks.live.replay import Replay
+from benchmarks.real.scoring import plain
 
 # A word's text, and a second of the audio's clock: when it ends, or when it became final.
 Timed = tuple[str, float]
@@ -56,11 +57,6 @@ def session_of(done: Replay) -> Session:
     session.deltas = " ".join(text.strip() for text in deltas.values())
     session.completed = " ".join(completed.values())
     return session
-
-
-def plain(word: str) -> str:
-    """Return a word as it is compared: its letters and digits in lower case."""
-    return "".join(filter(str.isalnum, word.casefold()))
 
 
 def delays(words: Sequence[Timed], expected: Sequence[Timed]) -> list[float]:

@@ -48,11 +48,8 @@ class Plays:
         async with busy(self.url, beside) if beside else nullcontext():
             played = (self._client(number, clients, most) for number in range(clients))
             sessions = await asyncio.gather(*played)
-        return {
-            "clients": clients,
-            "beside": beside is not None,
-            "sessions": [each for client in sessions for each in client],
-        }
+        every = [each for client in sessions for each in client]
+        return {"clients": clients, "beside": beside is not None, "sessions": every}
 
     async def _client(self, number: int, clients: int, most: float | None) -> list[Cell]:
         """Return one client's sessions. Clients begin at different times within the first second,

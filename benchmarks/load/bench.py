@@ -57,12 +57,9 @@ def measure(options: Namespace, path: Path) -> None:
     plan = QUICK if options.quick else WHOLE
     models = {"demo models": DEMO}
     models |= {folder.name: {"ASR_MODEL": str(folder.resolve())} for folder in options.model}
-    facts: dict[str, Any] = {
-        **settings(PACKAGES),
-        "seconds a cell": plan.cell,
-        "seconds of a short request": plan.lengths[0],
-        "seconds of a long one beside them": plan.very_long,
-    }
+    facts = {**settings(PACKAGES), "seconds a cell": plan.cell}
+    facts["seconds of a short request"] = plan.lengths[0]
+    facts["seconds of a long one beside them"] = plan.very_long
     empty: dict[str, Any] = {"users": [], "beside": [], "crowd": []}
     results = Results(path, facts, empty, options.fresh or options.quick)
     for name, environment in models.items():
@@ -116,9 +113,6 @@ def _warm_up(urls: dict[str, str], body: bytes, users: int) -> None:
             raise SystemExit(f"a server refuses the measured requests: {first.statuses}")
 
 
-# The page, from results alone
-
-
 def figures(results: Cell) -> Tables:
     """Return the tables of users and of short requests beside long ones."""
     users: dict[tuple[Any, ...], dict[str, Cell]] = {}
@@ -127,11 +121,8 @@ def figures(results: Cell) -> Tables:
         users.setdefault(what, {})[cell["server"]] = cell
     return {
         "users": [_users(*each) for each in users.items() if len(each[1]) == len(SERVERS)],
-        "beside": [{**_where(cell), **_times(cell)} for cell in results["beside"]],
-        "crowd": [
-            {**_where(cell), "long ones": str(cell["long ones"]), **_times(cell)}
-            for cell in results["crowd"]
-        ],
+        "beside": [_where(cell) | _times(cell) for cell in results["beside"]],
+        "crowd": [_where(cell) | _times(cell) for cell in results["crowd"]],
     }
 
 
@@ -148,7 +139,8 @@ def _users(what: tuple[Any, ...], servers: Mapping[str, Cell]) -> dict[str, str]
 
 
 def _where(cell: Cell) -> dict[str, str]:
-    return {"models": cell["models"], "server": cell["server"]}
+    crowd = {"long ones": str(cell["long ones"])} if "long ones" in cell else {}
+    return {"models": cell["models"], "server": cell["server"], **crowd}
 
 
 def _times(cell: Cell) -> dict[str, str]:

@@ -18,12 +18,8 @@ STARTS: Mapping[str, tuple[Callable[..., Popen[str]], str]] = {
     HF_SERVE: (hf_serve, HF_SERVE_LISTENS),
 }
 # The queue holds all measured requests, so that they wait instead of being refused.
-ENVIRONMENT = {
-    "DTYPE": "auto",
-    "HF_HUB_OFFLINE": "1",
-    "MAX_QUEUE": "100000",
-    "PYTHONWARNINGS": "ignore",
-}
+ENVIRONMENT = {"DTYPE": "auto", "MAX_QUEUE": "100000"}
+ENVIRONMENT |= {"HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
 DEMO = {"ASR_MODEL": str(DEMO_MODELS / "asr"), "ASSISTANT_MODEL": str(DEMO_MODELS / "assistant")}
 
 

@@ -44,18 +44,13 @@ def measure(options: Namespace, path: Path) -> None:
     specs = [Spec.parse(text) for text in options.engines]
     recordings = load_manifests(options.manifest)
     setting = setting_of(options)
-    facts = {
-        "model": Path(options.model).name,
-        "precision": PRECISION,
-        "batch size": BATCH_SIZE,
-        "word times": True,
-        "repeats": options.repeats,
-        **settings(PACKAGES),
-    }
+    facts: dict[str, Any] = {"model": Path(options.model).name, "precision": PRECISION}
+    facts |= {"batch size": BATCH_SIZE, "word times": True, "repeats": options.repeats}
+    facts |= settings(PACKAGES)
     results = Results(path, facts, {"recordings": {}, "answers": {}}, options.fresh)
     seconds = {each: len(each.samples()) / SAMPLE_RATE for each in recordings}
-    for recording in recordings:
-        add_recording(results.content["recordings"], recording, seconds[recording])
+    for each, length in seconds.items():
+        add_recording(results.content["recordings"], each, length)
     engines = _start(specs, setting, min(recordings, key=seconds.__getitem__))
     try:
         _transcribe(engines, recordings, options.repeats, results)
@@ -132,9 +127,6 @@ def setting_of(options: Namespace) -> Setting:
     return Setting(model, convert(model), "cuda" if torch.cuda.is_available() else "cpu")
 
 
-# The page, from results alone
-
-
 def figures(results: dict[str, Any]) -> Tables:
     """Return a row for each engine, about the recordings that every engine transcribed."""
     answers = results["answers"]
@@ -169,7 +161,5 @@ def _less(engine: str, scores: Scores, some: Sequence[Recording]) -> str:
     same = [spec for spec in ours if spec.beams == Spec.parse(engine).beams]
     if not some or not ours or (beside := (same or ours)[0].name) == engine:
         return ""
-    less = difference(
-        [scores[beside][each] for each in some], [scores[engine][each] for each in some]
-    )
+    less = difference(*([scores[name][each] for each in some] for name in (beside, engine)))
     return points(less) if len(some) >= FEWEST else f"{100 * less.value:+.1f}"

@@ -69,12 +69,8 @@ class Ours:
         wanted = {"device": setting.device, "dtype": spec.precision}
         settings = ModelSettings.for_models(str(setting.model)).model_copy(update=wanted)
         self.endpoint = EndpointHandler(settings=settings)
-        self.parameters = {
-            "batch_size": BATCH_SIZE,
-            "num_beams": spec.beams,
-            "return_timestamps": "word",
-            "diarize": False,
-        }
+        self.parameters: dict[str, Any] = {"batch_size": BATCH_SIZE, "num_beams": spec.beams}
+        self.parameters |= {"return_timestamps": "word", "diarize": False}
 
     def transcribe(self, recording: Recording) -> str:
         """Return the answer's text."""
@@ -84,11 +80,9 @@ class Ours:
         return [Word(each["word"], *each["timestamp"]) for each in self._answer(recording)["words"]]
 
     def _answer(self, recording: Recording) -> dict[str, Any]:
-        body = {
-            "inputs": base64.b64encode(recording.audio.read_bytes()).decode(),
-            "parameters": {**self.parameters, "language": recording.language},
-        }
-        answer: dict[str, Any] = self.endpoint(body)
+        inputs = base64.b64encode(recording.audio.read_bytes()).decode()
+        parameters = {**self.parameters, "language": recording.language}
+        answer: dict[str, Any] = self.endpoint({"inputs": inputs, "parameters": parameters})
         return answer
 
 
@@ -105,12 +99,8 @@ class FasterWhisper:
         from faster_whisper import BatchedInferencePipeline, WhisperModel
 
         faster_whisper.audio.av = _AnyAv()
-        model = WhisperModel(
-            str(setting.converted),
-            device=setting.device,
-            compute_type=spec.precision,
-            cpu_threads=torch.get_num_threads(),
-        )
+        given = {"compute_type": spec.precision, "cpu_threads": torch.get_num_threads()}
+        model = WhisperModel(str(setting.converted), device=setting.device, **given)
         self.options = {"beam_size": spec.beams, "word_timestamps": True}
         self.engine: Any = model
         if spec.form == BATCHED:
@@ -122,21 +112,15 @@ class FasterWhisper:
         return "".join(segment.text for segment in self._segments(recording))
 
     def words(self, recording: Recording) -> list[Word]:
-        segments = self._segments(recording)
-        return [
-            Word(word.word, float(word.start), float(word.end))
-            for segment in segments
-            for word in segment.words
-        ]
+        words = (word for segment in self._segments(recording) for word in segment.words)
+        return [Word(word.word, float(word.start), float(word.end)) for word in words]
 
     def _segments(self, recording: Recording) -> Iterable[Any]:
         import ctranslate2
 
         ctranslate2.set_random_seed(0)
-        file = str(recording.audio)
-        found: tuple[Iterable[Any], Any] = self.engine.transcribe(
-            file, language=recording.language, **self.options
-        )
+        given = {"language": recording.language, **self.options}
+        found: tuple[Iterable[Any], Any] = self.engine.transcribe(str(recording.audio), **given)
         return found[0]
 
 

@@ -37,12 +37,8 @@ class Recording:
 
     def facts(self, seconds: float) -> dict[str, Any]:
         """Return the entry of a recording of `seconds` in the results, by its name."""
-        return {
-            "language": self.language,
-            "text": self.text,
-            "reference": self.reference,
-            "seconds": round(seconds, 3),
-        }
+        known = {"language": self.language, "text": self.text, "reference": self.reference}
+        return {**known, "seconds": round(seconds, 3)}
 
     def samples(self) -> NDArray[np.float32]:
         """Return the samples (n,), mono at 16 kHz, by this project's decoder."""

@@ -28,6 +28,11 @@ def score(recording: Recording, text: str) -> Count:
     return Count(Levenshtein.distance(expected, found), len(expected))
 
 
+def plain(word: str) -> str:
+    """Return a word as its times are compared: its letters and digits in lower case."""
+    return "".join(filter(str.isalnum, word.casefold()))
+
+
 @cache
 def normalizer(language: str | None) -> Callable[[str], str]:
     """Return Whisper's normaliser for a language; None stands for an unknown language."""

@@ -18,6 +18,7 @@ from benchmarks.apart import Apart
 from benchmarks.real.bench import PACKAGES, setting_of
 from benchmarks.real.engines import MAKERS, PRECISION, Spec
 from benchmarks.real.manifest import Recording
+from benchmarks.real.scoring import plain
 from benchmarks.report import Results, Tables, settings
 from whosaid.asr.given_text import NONE, pair_items
 from whosaid.transcript import Word
@@ -88,7 +89,7 @@ def _words(values: Iterator[Any]) -> Iterator[Word]:
 
 def errors_of(found: Sequence[Word], truth: Sequence[Word]) -> list[tuple[float, float]]:
     """Return how much later, in seconds, each recognised word starts and ends than in truth."""
-    texts = [[_letters(word.text) for word in words] for words in (found, truth)]
+    texts = [[plain(word.text) for word in words] for words in (found, truth)]
     pairs = [
         (found[place], truth[partner])
         for place, partner in enumerate(pair_items(*texts).tolist())
@@ -99,13 +100,6 @@ def errors_of(found: Sequence[Word], truth: Sequence[Word]) -> list[tuple[float,
         for ours, true in pairs
         if abs(ours.start - true.start) < FARTHEST
     ]
-
-
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold()))
-
-
-# The page, from results alone
 
 
 def figures(results: dict[str, Any]) -> Tables:

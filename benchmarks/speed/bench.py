@@ -82,13 +82,9 @@ class Bench:
         for warm_up in actions.values():
             warm_up()
         self.ours.assisted_stats = DecodeStats()
-        return {
-            "models": self.pair.name,
-            "cell": cell.name,
-            "batch": cell.batch,
-            "seconds": time_interleaved(actions, repeats, self.device),
-            "acceptance": self.ours.assisted_stats.acceptance,
-        }
+        seconds = time_interleaved(actions, repeats, self.device)
+        what = {"models": self.pair.name, "cell": cell.name, "batch": cell.batch}
+        return {**what, "seconds": seconds, "acceptance": self.ours.assisted_stats.acceptance}
 
     def _actions(self, cell: Cell) -> dict[str, Action]:
         batch = cell.batch

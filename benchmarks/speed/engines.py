@@ -55,12 +55,9 @@ class CTranslate2:
             "max_length": special.max_length if max_tokens is None else 2 * max_tokens,
             "max_initial_timestamp_index": LATEST_FIRST_TIMESTAMP if latest is None else latest,
         }
-        load = {
-            "device": models.device.type,
-            "compute_type": "float32" if models.model.dtype == torch.float32 else "float16",
-            "intra_threads": torch.get_num_threads(),
-            "inter_threads": 1,
-        }
+        precision = "float32" if models.model.dtype == torch.float32 else "float16"
+        load: dict[str, Any] = {"device": models.device.type, "compute_type": precision}
+        load |= {"intra_threads": torch.get_num_threads(), "inter_threads": 1}
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "transformers"
             model: Any = in_transformers(models.model)
@@ -134,10 +131,7 @@ class Ours:
 
     def _requests(self, windows: Sequence[Samples]) -> list[Request]:
         prompt = self.engine.models.special_tokens.prompt(LANGUAGE, "transcribe", timestamps=True)
-        return [
-            Request(number, samples, prompt, self.max_tokens)
-            for number, samples in enumerate(windows)
-        ]
+        return [Request(key, each, prompt, self.max_tokens) for key, each in enumerate(windows)]
 
     def _decode(self, requests: Sequence[Request], options: DecodeOptions) -> list[Tokens]:
         results, stats = decode(self.engine, requests, options)

@@ -23,8 +23,7 @@ class Answer:
 def ask(endpoint: EndpointHandler, audio: bytes, **parameters: object) -> Answer:
     """Send a sound file's bytes to the endpoint as a client does; ask for words with speakers."""
     wanted = {"return_timestamps": "word", "output": ["rttm"], **parameters}
-    inputs = base64.b64encode(audio).decode()
-    answer = endpoint({"inputs": inputs, "parameters": wanted})
+    answer = endpoint({"inputs": base64.b64encode(audio).decode(), "parameters": wanted})
     return Answer(tuple(map(_word, answer["words"])), tuple(read_rttm(answer["output"]["rttm"])))
 
 

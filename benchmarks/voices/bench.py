@@ -60,9 +60,8 @@ def measure(options: Namespace, path: Path) -> None:
     conversations = load_conversations(options.recordings)[: 1 if options.quick else None]
     if not conversations:
         raise ValueError(f"{options.recordings}: no recording has turns")
-    results = Results(
-        path, facts, {"recordings": [], "mixtures": []}, options.fresh or options.quick
-    )
+    empty: dict[str, Any] = {"recordings": [], "mixtures": []}
+    results = Results(path, facts, empty, options.fresh or options.quick)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bench = Bench(handler, StockPipeline(Path(options.pipeline), device), device)
     with closing(handler.endpoint):
@@ -89,11 +88,8 @@ def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
     """
     options.pipeline = options.pipeline or str(REPOSITORY / SPEAKERS_MODEL)
     model = whisper_of(options)
-    facts = settings(PACKAGES) | {
-        "pipeline": Path(options.pipeline).name,
-        "model": model.name,
-        "dtype": "float32",
-    }
+    facts = settings(PACKAGES) | {"pipeline": Path(options.pipeline).name, "model": model.name}
+    facts["dtype"] = "float32"
     chosen = ModelSettings.for_models(str(model), diarization_model=options.pipeline)
     return EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"})), facts
 

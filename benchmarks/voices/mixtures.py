@@ -48,9 +48,8 @@ def split_of(speaker: str) -> str:
 
 def files_of(folder: Path, split: str) -> list[Path]:
     """Return the clips of a split: files named SPEAKER-..., like LibriSpeech's."""
-    return [
-        each for each in sorted(folder.glob("*-*")) if split_of(each.name.split("-")[0]) == split
-    ]
+    files = sorted(folder.glob("*-*"))
+    return [each for each in files if split_of(each.name.split("-")[0]) == split]
 
 
 def load_voice(file: Path, detect: DetectSpeech) -> SingleVoice:
@@ -118,9 +117,7 @@ def mix(cast: Sequence[SingleVoice], degree: float, rng: np.random.Generator) ->
         samples[start:end] += gain * each.samples
         begin = start / SAMPLE_RATE
         words += [replace(shift(word, begin), speaker=each.speaker) for word in each.words]
-        turns += [
-            replace(turn, start=turn.start + begin, end=turn.end + begin) for turn in each.turns
-        ]
+        turns += [replace(it, start=it.start + begin, end=it.end + begin) for it in each.turns]
     return Scene(
         np.clip(samples, -1, 1),
         tuple(sorted(words, key=lambda word: word.start)),

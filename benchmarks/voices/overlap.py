@@ -54,12 +54,8 @@ def measure(options: Namespace, path: Path) -> None:
         for name, scene in bench.scenes(options):
             bench.diarize(scene)
             for parameters in options.parameters or [{}]:
-                row = {
-                    "name": name,
-                    "parameters": json.dumps(parameters),
-                    "duration": round(scene.duration, 2),
-                    **bench.measure(scene, parameters),
-                }
+                row: dict[str, Any] = {"name": name, "parameters": json.dumps(parameters)}
+                row |= {"duration": round(scene.duration, 2), **bench.measure(scene, parameters)}
                 results.put("overlap", row, "name", "parameters")
 
 
@@ -188,11 +184,8 @@ def figures(results: dict[str, Any]) -> Tables:
                 cells |= _compared(some, rows.get((kind, sets[0]), []))
             table.append(cells)
     degrees = [each for each in kinds if each != REAL]
-    lines = {
-        each: [rows[kind, each] for kind in degrees]
-        for each in sets
-        if all((kind, each) in rows for kind in degrees)
-    }
+    whole = [each for each in sets if all((kind, each) in rows for kind in degrees)]
+    lines = {each: [rows[kind, each] for kind in degrees] for each in whole}
     return {"overlap": table, "plot": _plot(degrees, lines) if degrees else ""}
 
 
@@ -202,10 +195,8 @@ def _compared(ours: Sequence[dict[str, Any]], first: Sequence[dict[str, Any]]) -
     if names != [each["name"] for each in ours]:
         return dict.fromkeys((CHANGE, "windows", "time"), "")
     errors = ([_count([each], OURS, BY_SPEAKER, *PARTS) for each in rows] for rows in (ours, first))
-    totals = (
-        [sum(row[work] for row in rows) for rows in (ours, first)]
-        for work in ("windows", "seconds")
-    )
+    works = ("windows", "seconds")
+    totals = ([sum(row[work] for row in rows) for rows in (ours, first)] for work in works)
     windows, seconds = (f"{own / other:.2f}" for own, other in totals)
     # One recording has no interval.
     change = "" if ours is first or len(ours) == 1 else points(difference(*errors))

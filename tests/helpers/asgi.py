@@ -1,6 +1,5 @@
 """A client without a network: it speaks ASGI with an app, part by part, and may leave at any time;
-and an endpoint that answers when a test says so.
-"""
+and an endpoint that answers when a test says so."""
 
 import asyncio
 import functools
@@ -43,8 +42,7 @@ class Reply:
 
 class Client:
     """One request to `app`; `parts` of the body arrive as they are asked for, after which nothing
-    comes until `gone` is set. A client that reads "Connection: close" sends no more.
-    """
+    comes until `gone` is set. A client that reads "Connection: close" sends no more."""
 
     def __init__(self, app, parts=(b"",), ends=True, **scope) -> None:
         self.app, self.parts, self.ends = app, list(parts), ends
@@ -113,8 +111,7 @@ HELLO = (b'{"inputs": "AAAA"}',)
 
 class FakeEndpoint(Endpoint):
     """Answers when `release` is set: with `error`, or with an empty transcript. Audio is decoded
-    unless `decode` was cleared.
-    """
+    unless `decode` was cleared."""
 
     held_audio_bytes = 4
 

@@ -2,8 +2,7 @@
 
 Only the passes of the model are ours. Filters, search, limit and ranking are the package's code,
 and its main loop runs them. In float64, sums too, so that texts that score nearly alike stay in
-their order.
-"""
+their order."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -74,10 +73,8 @@ class Task(decoding.DecodingTask):
         self.inference: Any = Passes(models)
         self.sequence_ranker = decoding.MaximumLikelihoodRanker(length_penalty)
         self.decoder = decoding.BeamSearchDecoder(num_beams, special.end_of_text, self.inference)
-        self.logit_filters = [
-            decoding.SuppressBlank(self.tokenizer, self.sample_begin),
-            decoding.SuppressTokens(special.suppress),
-        ]
+        blank = decoding.SuppressBlank(self.tokenizer, self.sample_begin)
+        self.logit_filters = [blank, decoding.SuppressTokens(special.suppress)]
         if timestamps:
             initial = special.max_initial_timestamp_index
             self.logit_filters.append(

@@ -17,8 +17,7 @@ makes are counted.
 
 Only torch's side is replaced: runner, keys, pools and what follows a failure are the engine's own.
 Not emulated: kernels of half precision, other threads, library calls that synchronise inside one
-operation, what a device has of memory and time.
-"""
+operation, what a device has of memory and time."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ RANDOM = torch.Tag.nondeterministic_seeded
 
 
 class Fault(AssertionError):
-    """An error that a GPU would raise, or a wrong use of one; not a RuntimeError, so nothing
-    swallows it."""
+    """An error of a GPU, or a wrong use of one; not a RuntimeError, so nothing swallows it."""
 
 
 class CudaTensor(torch.Tensor):
@@ -101,8 +99,7 @@ class Pool:
     """A capture's private memory: best fit, split, given back when the tensor that owned it dies.
 
     Captures into it from several streams are a Fault: the allocator would not share its memory.
-    `used` counts the bytes of its tensors.
-    """
+    `used` counts the bytes of its tensors."""
 
     def __init__(self) -> None:
         self.segments: list[np.ndarray] = []
@@ -422,7 +419,6 @@ class Emulator(TorchFunctionMode):
     def graph(
         self, graph: EmulatedGraph, pool: Pool, stream: Stream, capture_error_mode: str
     ) -> Iterator[None]:
-        """Stand in for torch.cuda.graph."""
         assert capture_error_mode == "thread_local"
         self.captures += 1
         self.clock += self.capture_seconds
@@ -450,7 +446,6 @@ class Emulator(TorchFunctionMode):
 
     @contextlib.contextmanager
     def on_stream(self, stream: Stream | None) -> Iterator[None]:
-        """Stand in for torch.cuda.stream."""
         before, self.stream = self.stream, stream
         try:
             yield
@@ -458,7 +453,6 @@ class Emulator(TorchFunctionMode):
             self.stream = before
 
     def event(self) -> Any:
-        """Stand in for torch.cuda.Event."""
         emulator = self
 
         class Event:
@@ -550,13 +544,9 @@ def on_cuda(models: WhisperModels) -> WhisperModels:
         moved["assistant"] = dataclasses.replace(models.assistant, model=model)
     if models.medusa is not None:
         heads = models.medusa
-        moved["medusa"] = dataclasses.replace(
-            heads,
-            **{
-                name: _map_parts(getattr(heads, name))
-                for name in ("heads", "base", "block", "shortlist")
-            },
-        )
+        parts = ("heads", "base", "block", "shortlist")
+        on_device = {name: _map_parts(getattr(heads, name)) for name in parts}
+        moved["medusa"] = dataclasses.replace(heads, **on_device)
     if models.conditioning is not None:
         read = models.conditioning
         parts = {name: _map_parts(getattr(read, name)) for name in ("weights", "blocks")}

@@ -1,6 +1,5 @@
 """Broken audio files and nonsensical bodies. Each depends on a seed and its number alone, so that a
-failure can be reproduced.
-"""
+failure can be reproduced."""
 
 import base64
 import random

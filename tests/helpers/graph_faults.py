@@ -1,7 +1,6 @@
 """Faults of captured steps, put in by hand: each must be found, by a Fault or as other texts.
 
-Each takes pytest's monkeypatch.
-"""
+Each takes pytest's monkeypatch."""
 
 import itertools
 
@@ -75,13 +74,11 @@ def keep_graphs_of_freed_memory(patch):
 
 
 def share_streams(patch):
-    """All owners capture on one stream."""
     stream = torch.cuda.Stream()
     patch.setattr(torch.cuda, "Stream", lambda *_, **__: stream)
 
 
 def drop_one(patch):
-    """A graph goes, and others of its owner stay."""
     run = CudaGraphRunner._run
 
     def run_few(self, owner, *rest):
@@ -119,7 +116,6 @@ def bake(patch):
 
 
 def in_step(action):
-    """The step does something else besides."""
 
     def fault(patch):
         real = speculative.count_accepted
@@ -200,14 +196,9 @@ REFUSED = {
     "unaligned rows": in_step(lambda _: product(8, 7)),
 }
 # Which let graphs outlive what they use.
-LIFETIMES = {
-    "graphs over freed memory": keep_graphs_of_freed_memory,
-    "one stream for all owners": share_streams,
-    "a graph dropped alone": drop_one,
-}
+LIFETIMES = {"graphs over freed memory": keep_graphs_of_freed_memory}
+LIFETIMES |= {"one stream for all owners": share_streams, "a graph dropped alone": drop_one}
 # Of the graphs by which windows enter.
-ENTRIES = {
-    "inputs of the capture": read_inputs_of_the_capture,
-    "result overwritten": hand_out_what_is_overwritten,
-}
+ENTRIES = {"inputs of the capture": read_inputs_of_the_capture}
+ENTRIES["result overwritten"] = hand_out_what_is_overwritten
 FAULTS = WRONG_VALUES | REFUSED | LIFETIMES | ENTRIES

@@ -1,8 +1,7 @@
 """Options and placements of speech that must not change a word.
 
 A table of options is drawn by a seed. Options that `TEXTS` lists, and whether Whisper writes
-timestamps, decide what is written; they make classes, in which all else must be equal.
-"""
+timestamps, decide what is written; they make classes, in which all else must be equal."""
 
 import base64
 import random
@@ -27,12 +26,8 @@ Answer = dict[str, Any]
 Samples = NDArray[np.float64]
 
 TEXTS: tuple[Options, ...] = (
-    {},
-    {},
-    {"chunk_length_s": 8},
-    {"num_beams": 2},
-    {"num_beams": 3, "length_penalty": 0.5},
-)
+    {}, {}, {"chunk_length_s": 8}, {"num_beams": 2}, {"num_beams": 3, "length_penalty": 0.5},
+)  # fmt: skip
 BESIDE_THE_POINT: dict[str, tuple[Any, ...]] = {
     "batch_size": (1, 2, 5, 24),
     "assisted": (False, None),
@@ -156,7 +151,6 @@ def _speakers(answer: Answer) -> set[str]:
 
 
 def _unnamed(lines: Iterable[str]) -> Iterator[str]:
-    """Return lines without the speaker's name before them."""
     return (re.sub(r"^SPEAKER_\d\d: ", "", line) for line in lines)
 
 
@@ -195,7 +189,6 @@ def _channels(*shares: float) -> Callable[[Samples], Altered]:
 
 
 def _clipped(samples: Samples) -> Altered:
-    """Clip the samples at half of their peak."""
     peak = np.abs(samples).max()
     return Altered((2 * samples / peak).clip(-1, 1))
 
@@ -211,19 +204,14 @@ PLACES: dict[str, Callable[[Samples], Altered]] = {
 }
 # What Whisper reads otherwise: it may place a comma elsewhere, or hear one word differently.
 LEVELS: dict[str, Callable[[Samples], Altered]] = {
-    "peak at 0 dB": _peak_at(0),
-    "peak at -40 dB": _peak_at(-40),
-    "peak at -70 dB": _peak_at(-70),
-    "DC": lambda samples: Altered(0.5 * samples + 0.25),
-    "clipped": _clipped,
-    "one channel of two": _channels(1, 0),
-    "six channels": _channels(1, 0.5, 0, 0, 0.2, 0.2),
-}
+    "peak at 0 dB": _peak_at(0), "peak at -40 dB": _peak_at(-40), "peak at -70 dB": _peak_at(-70),
+    "DC": lambda samples: Altered(0.5 * samples + 0.25), "clipped": _clipped,
+    "one channel of two": _channels(1, 0), "six channels": _channels(1, 0.5, 0, 0, 0.2, 0.2),
+}  # fmt: skip
 
 
 def moved_words(before: Answer, after: Answer, later: float) -> list[tuple[object, object]]:
-    """Return the words whose time is not exactly so many seconds later; raises AssertionError if
-    words differ."""
+    """Return words not moved by just so many seconds. Raises AssertionError if words differ."""
     first, second = timed_words(before), timed_words(after)
     assert [word for word, *_ in second] == [word for word, *_ in first]
     return [

@@ -4,8 +4,7 @@
 
 prints the figures of docs/gpu.md. The engine runs with emulated graphs over a model of Whisper
 large-v3's layers and alignment heads, but narrow. Operations are aten's, as they arrive at the
-device: one is about one kernel; views and empty tensors are none, and a replayed graph is one.
-"""
+device: one is about one kernel; views and empty tensors are none, and a replayed graph is one."""
 
 import functools
 from collections import Counter

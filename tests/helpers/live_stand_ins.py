@@ -178,7 +178,6 @@ class Socket:
         return found
 
     async def refused(self) -> dict:
-        """The JSON of the answer to a handshake that is refused."""
         await asyncio.wait_for(self.running, 60)
         return json.loads(self.body)["error"]
 

@@ -1,8 +1,7 @@
 """Prints every message that a person may see, one a line with its place, to be read in a row:
 `python -m tests.helpers.messages [PATTERN]` prints those that match a regular expression.
 
-Messages are the texts of errors, log lines, terminal lines and help, found in the syntax trees.
-"""
+Messages are the texts of errors, log lines, terminal lines and help, found in the syntax trees."""
 
 import ast
 import re
@@ -19,8 +18,7 @@ PRINTS = {"print", "say", "fail", "error", "exit", "Field", "option", "add_argum
 
 def messages(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and text of the messages in a module: sentences in the arguments of exceptions,
-    logs, printing functions and descriptions.
-    """
+    logs, printing functions and descriptions."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and _tells(node.func):
             for value in [*node.args, *(keyword.value for keyword in node.keywords)]:

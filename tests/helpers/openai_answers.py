@@ -31,11 +31,9 @@ CHUNKS = (
     replace(HM, temperature=0.5, window_start=30.02),
 )
 TURNS = (SpeakerTurn("SPEAKER_01", 0.0, 1.2), SpeakerTurn("SPEAKER_00", 1.4, 2.2))
-SEGMENTS = (
-    SpeakerSegment("SPEAKER_01", " Good morning.", 0.1, 1.0, WORDS[:2]),
-    SpeakerSegment("SPEAKER_00", " Yes!", 1.5, 2.0, WORDS[2:3]),
-    SpeakerSegment(None, " Hm.", 30.5, 31.0, WORDS[3:]),
-)
+FIRST = SpeakerSegment("SPEAKER_01", " Good morning.", 0.1, 1.0, WORDS[:2])
+SECOND = SpeakerSegment("SPEAKER_00", " Yes!", 1.5, 2.0, WORDS[2:3])
+SEGMENTS = (FIRST, SECOND, SpeakerSegment(None, " Hm.", 30.5, 31.0, WORDS[3:]))
 TRANSCRIPT = Transcript(CHUNKS, "en", language_probability=0.98)
 SPOKEN = Answer(31.5, TRANSCRIPT, SEGMENTS, TURNS)
 SILENT = Answer(2.0, Transcript((), None))
@@ -43,8 +41,7 @@ SILENT = Answer(2.0, Transcript((), None))
 
 class KnownAnswers(Endpoint):
     """An endpoint that computes nothing: it gives `result`, and an `error` before or after audio
-    was decoded. `asked` is the newest request, and `closed` counts streams that were closed.
-    """
+    was decoded. `asked` is the newest request, and `closed` counts streams that were closed."""
 
     def __init__(self, speakers=False) -> None:
         self.limits = AudioLimits(7200, 2**29)

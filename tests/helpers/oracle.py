@@ -3,8 +3,7 @@ same rules.
 
 Both compute in float64. In float32 a matrix product may round differently in a batch of another
 size, and where two tokens score nearly alike the choice could flip; in float64 that does not
-happen.
-"""
+happen."""
 
 import copy
 import dataclasses
@@ -65,18 +64,14 @@ def models_of(
 
 
 def steered_by_rules_alone(models: WhisperModels) -> PreTrainedModel:
-    """The model itself, its weights shared, under a generation configuration that asks for greedy
-    search only.
-    """
+    """The model, its weights shared, under a generation configuration for greedy search only."""
     model = copy.copy(models.model)
     model.generation_config = _greedy_configuration(models.special_tokens)
     return model
 
 
 def _greedy_configuration(special_tokens: SpecialTokens) -> GenerationConfig:
-    """Greedy search, said in full: `generate` takes whatever a caller leaves unset from the model's
-    configuration.
-    """
+    """Greedy search, in full: `generate` takes all that is unset from the model's configuration."""
     return GenerationConfig(
         do_sample=False,
         num_beams=1,
@@ -93,17 +88,13 @@ def _greedy_configuration(special_tokens: SpecialTokens) -> GenerationConfig:
 
 
 def with_assistant(models: WhisperModels, noise: float, own_encoder: bool = False) -> WhisperModels:
-    """Return the models with a disturbed copy of the main one as assistant; more noise, less
-    agreement."""
+    """Return the models with a disturbed copy of the main one as assistant, by `noise`."""
     model = copy.deepcopy(models.model)
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in model.model.decoder.parameters():
-            weight.add_(
-                noise
-                * weight.std()
-                * torch.randn(weight.shape, generator=random, dtype=weight.dtype)
-            )
+            drawn = torch.randn(weight.shape, generator=random, dtype=weight.dtype)
+            weight.add_(noise * weight.std() * drawn)
     if not own_encoder:
         model = _decoder_alone(model)
     return dataclasses.replace(models, assistant=Assistant("noisy", model, not own_encoder, None))
@@ -259,8 +250,7 @@ def eager_copy(model: PreTrainedModel) -> PreTrainedModel:
 def cross_attention(
     models: WhisperModels, window: Request, tokens: Sequence[int], heads: Sequence[tuple[int, int]]
 ) -> torch.Tensor:
-    """Return transformers' eager attention while each of `tokens` is chosen, (heads, tokens,
-    frames)."""
+    """Return transformers' eager attention as `tokens` are chosen, (heads, tokens, frames)."""
     eager = eager_copy(models.model)
     features = models.feature_extractor(
         window.samples, sampling_rate=16_000, return_tensors="pt"
@@ -292,8 +282,7 @@ def random_heads(
 ) -> WhisperModels:
     """The models with random heads, of which those near 0 in `scale` draft the newest token again.
 
-    A further layer (`kind` BLOCK) is random too, and so is head 0 of the main path (LINEAR).
-    """
+    A further layer (`kind` BLOCK) is random too, and so is head 0 of the main path (LINEAR)."""
     random, width = torch.Generator().manual_seed(3), models.model.config.d_model
     dtype = models.model.dtype
 
@@ -334,8 +323,7 @@ class _WithBaseHead(torch.nn.Module):
 
 
 def head_output(hidden: torch.Tensor, heads: Heads, number: int) -> torch.Tensor:
-    """Return a head's output for `hidden` (.., d_model): aiola's MedusaResBlock, written by
-    hand."""
+    """Return a head's output for `hidden` (.., d_model): aiola's MedusaResBlock, by hand."""
     for weight, bias in heads:
         inner = hidden @ weight[number].T + bias[number]
         hidden = hidden + inner * torch.sigmoid(inner)
@@ -353,8 +341,7 @@ def sharpest(attention: torch.Tensor) -> torch.Tensor:
 def states_read_by_heads(
     models: WhisperModels, samples: NDArray[np.float32], tokens: Sequence[int]
 ) -> torch.Tensor:
-    """Return the states that heads read after each of `tokens`, (tokens, d_model), from one pass
-    of transformers."""
+    """Return the states that heads read after each of `tokens`, (tokens, d_model), in one pass."""
     features = models.feature_extractor(
         samples, sampling_rate=16_000, return_tensors="pt"
     ).input_features.to(models.model.dtype)
@@ -366,12 +353,21 @@ def states_read_by_heads(
     mask = torch.zeros(future.shape, dtype=hidden.dtype).masked_fill(future, float("-inf"))
     layer = copy.deepcopy(models.model.model.decoder.layers[-1])
     layer.load_state_dict(models.medusa.block)
-    through = layer(
-        hidden,
-        attention_mask=mask[None, None],
-        encoder_hidden_states=answer.encoder_last_hidden_state,
-    )
+    audio = answer.encoder_last_hidden_state
+    through = layer(hidden, attention_mask=mask[None, None], encoder_hidden_states=audio)
     return (through[0] if isinstance(through, tuple) else through).view(len(tokens), -1)
+
+
+def count_checked_states(engine: DecodeEngine) -> int:
+    """Check the states that heads read next in the rows of lane 1; return the number of rows."""
+    state, batch = engine.memory.state, engine.batch(1)
+    for sequence in batch.rows:
+        row = batch.places.index(sequence)
+        tokens = state.rows.tokens[row, : state.rows.length[row]].tolist()
+        states = states_read_by_heads(engine.models, sequence.request.samples, tokens)
+        newest = state.drafter.newest[row]
+        torch.testing.assert_close(newest, states[-2], atol=1e-6, rtol=1e-5)
+    return len(batch.rows)
 
 
 def encoder_passes(engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:

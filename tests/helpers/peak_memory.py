@@ -28,9 +28,7 @@ print(json.dumps([results, kib("VmHWM") - before]))
 
 
 def decoded_elsewhere(folder: Path, harmless: bytes, *files: bytes) -> tuple[list[object], int]:
-    """Return the duration or error code of each file, and the bytes by which the process grew after
-    a `harmless` file.
-    """
+    """Return each file's duration or error code, and the growth in bytes after a `harmless` one."""
     paths = [folder / str(number) for number in range(1 + len(files))]
     for path, data in zip(paths, (harmless, *files), strict=True):
         path.write_bytes(data)

@@ -55,8 +55,7 @@ class Device:
     """Memory for so many beams of rows; a step needs `scratch` beside what is held.
 
     `faults` are raised once, by the next `entry` or `step` or when rows are freed (`eviction`). It
-    may tell how much is free (`tells`), as CUDA does, or fail. `works` is what it has done.
-    """
+    may tell how much is free (`tells`), as CUDA does, or fail. `works` is what it has done."""
 
     clock: Clock = field(default_factory=Clock)
     total: int = 10_000

@@ -26,8 +26,7 @@ class Talk:
     final: bool = False
 
     def tell(self, kind: str, **fields: object) -> None:
-        event = {"type": kind, "event_id": "event_1", **fields}
-        self.connection.send(json.dumps(event))
+        self.connection.send(json.dumps({"type": kind, "event_id": "event_1", **fields}))
 
     def hear(self, most: int | None = None) -> None:
         """Take messages until the audio is final, or there are so many bytes."""
@@ -70,17 +69,9 @@ class Talk:
 
 
 def words(text: str, start: float, speaker: str | None = None) -> list[dict]:
-    """The words of a text, half a second each."""
-    return [
-        {
-            "word": f" {word}",
-            "start": start + place / 2,
-            "end": start + place / 2 + 0.4,
-            "probability": 0.9,
-            "speaker": speaker,
-        }
-        for place, word in enumerate(text.split())
-    ]
+    places = [(word, start + place / 2) for place, word in enumerate(text.split())]
+    said = {"probability": 0.9, "speaker": speaker}
+    return [{"word": f" {word}", "start": at, "end": at + 0.4, **said} for word, at in places]
 
 
 @dataclass

@@ -29,8 +29,7 @@ class StandInEngine:
     """Counts its steps; `before` is called with the number of each.
 
     Callers have their turns before a step, as many as they want or `turns_a_step`. It is its own
-    scheduler, and keeps what callers are charged.
-    """
+    scheduler, and keeps what callers are charged."""
 
     def __init__(
         self,
@@ -96,8 +95,7 @@ CAN_DIARIZE = SimpleNamespace(capabilities=Capabilities(hints=True, voices=True)
 
 class StandInTranscriber:
     """A `SpeechToText` that says what it was made with, or raises it, and remembers what it was
-    asked. Every token is a letter.
-    """
+    asked. Every token is a letter."""
 
     capabilities = RecognitionCapabilities(
         "org/whisper", 30.0, True, tuple(CODES), ("transcribe", "translate"), prompts=True

@@ -2,8 +2,7 @@
 
     python -m tests.helpers.reference_tables
 
-writes them between `<!-- table: NAME -->` and `<!-- end -->`.
-"""
+writes them between `<!-- table: NAME -->` and `<!-- end -->`."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -37,7 +36,6 @@ def sentence(text: str | None) -> str:
 
 
 def values(schema: dict[str, Any]) -> str:
-    """Describe the JSON values of a schema, except null."""
     if "anyOf" in schema:
         return ", ".join(values(each) for each in schema["anyOf"] if each["type"] != "null")
     if "enum" in schema:
@@ -78,11 +76,9 @@ def settings(model: type[BaseModel]) -> Iterator[dict[str, str]]:
         unset = "required" if field.is_required() else str(field.default)
         if field.default is None or field.default == frozenset():
             unset = "none"
-        yield {
-            "variable": code(name.upper()),
-            "default": unset.lower() if isinstance(field.default, bool) else unset,
-            "meaning": sentence(field.description),
-        }
+        default = unset.lower() if isinstance(field.default, bool) else unset
+        meaning = sentence(field.description)
+        yield {"variable": code(name.upper()), "default": default, "meaning": meaning}
 
 
 def endpoint_errors() -> Rows:
@@ -117,14 +113,10 @@ def metrics() -> Rows:
 
 
 TABLES = {
-    "parameters": parameters,
-    "models": lambda: settings(ModelSettings),
-    "server": lambda: settings(ServerSettings),
-    "errors": endpoint_errors,
-    "refusals": refusals,
-    "live": live_errors,
-    "metrics": metrics,
-}
+    "parameters": parameters, "models": lambda: settings(ModelSettings),
+    "server": lambda: settings(ServerSettings), "errors": endpoint_errors, "refusals": refusals,
+    "live": live_errors, "metrics": metrics,
+}  # fmt: skip
 
 
 def filled(page: str) -> str:

@@ -7,6 +7,4 @@ from whosaid.errors import EndpointError
 
 def refused(code: str, param: str | None = None) -> pytest.RaisesExc[EndpointError]:
     """Expect an error of this code about this field."""
-    return pytest.raises(
-        EndpointError, check=lambda error: (error.code, error.param) == (code, param)
-    )
+    return pytest.raises(EndpointError, check=lambda e: (e.code, e.param) == (code, param))

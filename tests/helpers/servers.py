@@ -22,8 +22,7 @@ TOOLKIT_LISTENS = "Model initialized successfully"
 
 def free_port() -> int:
     """Return a free port below the range that the system assigns from, so that no other process
-    gets it before it is used.
-    """
+    gets it before it is used."""
     while True:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", 10_000 + secrets.randbelow(6_000)))
@@ -45,11 +44,9 @@ def toolkit(listening: socket.socket | None = None, **variables: str) -> subproc
     `listening`; if it is to fail at once, on a port of the system's choice."""
     app = "huggingface_inference_toolkit.webservice_starlette:app"
     where = ["--fd", str(listening.fileno())] if listening else ["--port", "0"]
-    return start_server(
-        [str(TOOLKIT_PYTHON), "-m", "uvicorn", app, *where],
-        variables | {"PYTHONPATH": str(TOOLKIT_SOURCE)},
-        pass_fds=[listening.fileno()] if listening else [],
-    )
+    command = [str(TOOLKIT_PYTHON), "-m", "uvicorn", app, *where]
+    passed = [listening.fileno()] if listening else []
+    return start_server(command, variables | {"PYTHONPATH": str(TOOLKIT_SOURCE)}, pass_fds=passed)
 
 
 @contextmanager
@@ -60,8 +57,7 @@ def running_hf_serve(**variables: str) -> Iterator[Server]:
 
 @contextmanager
 def running_toolkit(**variables: str) -> Iterator[Server]:
-    """Run the toolkit's server on a socket that listens before it starts, so that requests need no
-    retries."""
+    """Run the toolkit's server on a socket that listens before it: requests need no retries."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         with (
@@ -73,8 +69,7 @@ def running_toolkit(**variables: str) -> Iterator[Server]:
 
 def hub_client(url: str, token: str, monkeypatch: pytest.MonkeyPatch) -> InferenceClient:
     """The hub's own client, on a new connection: a server closes one on which nothing was asked for
-    a while. Offline mode, which the suite runs in, would refuse even loopback.
-    """
+    a while. Offline mode, which the suite runs in, would refuse even loopback."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     huggingface_hub.close_session()
     return InferenceClient(model=url, token=token)

@@ -1,7 +1,6 @@
 """An engine without a model: subclasses say what is spoken in a window.
 
-It decodes what was added, up to the batch size at once, and returns it by the next step.
-"""
+It decodes what was added, up to the batch size at once, and returns it by the next step."""
 
 from collections import abc
 from dataclasses import fields, replace
@@ -18,10 +17,8 @@ from whosaid.timebase import SAMPLES_PER_TOKEN
 from whosaid.transcript import Transcript
 
 # Of every answer, whatever is asked for.
-RESPONSE_KEYS = {
-    *("speakers", "chunks", "text", "language", "language_probability", "duration", "warnings"),
-    "unwritten",
-}
+TOLD = ("speakers", "chunks", "text", "language", "language_probability", "duration", "warnings")
+RESPONSE_KEYS = {*TOLD, "unwritten"}
 DECODE = {each.name for each in fields(DecodeOptions)}
 
 

@@ -60,17 +60,13 @@ def element(kind: str, body: bytes) -> bytes:
 
 def matroska(count: int, size: int = 32_000) -> bytes:
     """Return one tag of many simple tags, and a second of sound in blocks of `size` bytes."""
-    tags = [
-        element("67c8", element("45a3", name) + element("4487", b"1")) for name in NAMES[:count]
-    ]
+    tags = [element("67c8", element("45a3", it) + element("4487", b"1")) for it in NAMES[:count]]
     rate = element("b5", struct.pack(">f", 16_000)) + element("6264", b"\x10")
     track = element("d7", b"\1") + element("73c5", b"\1") + element("83", b"\2")
     track += element("86", b"A_PCM/INT/LIT") + element("e1", rate)
     sound = two_seconds()[-32_000:]
-    blocks = [
-        element("a3", struct.pack(">BhB", 0x81, start // 32, 0x80) + sound[start : start + size])
-        for start in range(0, len(sound), size)
-    ]
+    cut = [(start // 32, sound[start : start + size]) for start in range(0, len(sound), size)]
+    blocks = [element("a3", struct.pack(">BhB", 0x81, at, 0x80) + part) for at, part in cut]
     parts = [
         element("1549a966", element("2ad7b1", (1_000_000).to_bytes(3, "big"))),
         element("1654ae6b", element("ae", track)),
@@ -118,12 +114,8 @@ def asf(count: int) -> bytes:
     guid = bytes.fromhex("40a4d0d207e3d21197f000a0c95ea850")
     objects = []
     for at in range(0, count, 60_000):
-        names = [
-            name.decode().encode("utf-16-le") + b"\0\0" for name in NAMES[:count][at:][:60_000]
-        ]
-        tags = [
-            struct.pack("<H", len(name)) + name + struct.pack("<HHI", 3, 4, 1) for name in names
-        ]
+        names = [it.decode().encode("utf-16-le") + b"\0\0" for it in NAMES[:count][at:][:60_000]]
+        tags = [struct.pack("<H", len(it)) + it + struct.pack("<HHI", 3, 4, 1) for it in names]
         body = struct.pack("<H", len(tags)) + b"".join(tags)
         objects.append(guid + struct.pack("<Q", 24 + len(body)) + body)
     size, number = struct.unpack_from("<QI", data, 16)
@@ -143,12 +135,6 @@ def flv(count: int) -> bytes:
 
 
 TAGGED: dict[str, Callable[[int], bytes]] = {
-    "flac": flac,
-    "ogg": ogg,
-    "matroska": matroska,
-    "mp4": mp4,
-    "wav": wav,
-    "caf": caf,
-    "asf": asf,
+    "flac": flac, "ogg": ogg, "matroska": matroska, "mp4": mp4, "wav": wav, "caf": caf, "asf": asf,
     "flv": flv,
-}
+}  # fmt: skip

@@ -72,8 +72,7 @@ def full_answer(body: dict) -> dict:
 
 
 def answer_plainly(handler: FakeHandler, body: dict) -> None:
-    content = json.dumps(full_answer(body)).encode()
-    handler.send(200, content, Content_Type="application/json")
+    handler.send(200, json.dumps(full_answer(body)).encode(), Content_Type="application/json")
 
 
 def stream(*messages: dict):

@@ -5,8 +5,7 @@ A test module is chosen if it tests what the endpoint does with a library that h
 there. All that such a module imports, by itself and through the helpers beside it, is a module of
 the endpoint, a means of testing, or an installed package. The test module, or a module of the
 endpoint that it imports, imports one of `LIBRARIES`. So a new test module is chosen without being
-named anywhere. Modules in `ORDER_OF_WORK` are left out.
-"""
+named anywhere. Modules in `ORDER_OF_WORK` are left out."""
 
 import ast
 from collections.abc import Iterator
@@ -40,14 +39,10 @@ Import = tuple[str, str]  # a module, and a name of it or ""
 
 
 def chosen() -> list[Path]:
-    """Return the test modules that this interpreter's environment can run, and that test the
-    endpoint."""
+    """Return the test modules of the endpoint that this interpreter's environment can run."""
     paths = sorted(TESTS.glob("test_*.py"))
-    return [
-        path
-        for path in paths
-        if not path.name.startswith(AROUND) and path.stem not in ORDER_OF_WORK and is_chosen(path)
-    ]
+    paths = [path for path in paths if not path.name.startswith(AROUND)]
+    return [path for path in paths if path.stem not in ORDER_OF_WORK and is_chosen(path)]
 
 
 def is_chosen(path: Path) -> bool:
@@ -84,7 +79,6 @@ def endpoint() -> frozenset[str]:
 
 @cache
 def file_of(module: str) -> Path | None:
-    """Return a module's file in this repository; None for any other module."""
     path = REPOSITORY.joinpath(*module.split("."))
     files = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in files if file.is_file()), None)

@@ -46,8 +46,7 @@ def sleep(data: bytes, seconds: float) -> Work:
 
 def compute(data: bytes, seconds: float, allowed: Sequence[float] = (0.0,) * 10) -> Work:
     """Compute for `seconds` of processor time in ten parts, for each of which `allowed` has a limit
-    of all so far, or 0.
-    """
+    of all so far, or 0."""
     for part, limit in zip(range(1, 11), allowed, strict=True):
         if limit:
             limit_processor_time(limit)
@@ -89,13 +88,9 @@ def own_pid_and_compute(data: bytes, seconds: float) -> Work:
 
 
 def attempts(data: bytes, folder: str, port: int, server: int, address: int, other: int) -> Work:
-    """Return what becomes of attempts on the folder, a port, the memory of `server` and the process
-    `other`.
-    """
+    """Return the results of attempts on the folder, a port, `server`'s memory and `other`."""
     libc, content = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(14)
-    local, remote = (
-        struct.pack("@QQ", place, 14) for place in (ctypes.addressof(content), address)
-    )
+    local, remote = (struct.pack("@QQ", at, 14) for at in (ctypes.addressof(content), address))
 
     def call(name: str, *arguments: Any) -> None:
         if getattr(libc, name)(*arguments) < 0:

@@ -18,11 +18,8 @@ ONCE = {"logprob_threshold": -1_000, "compression_ratio_threshold": 1_000}
 @pytest.fixture(scope="session")
 def models(whisper_folder, assistant_folder) -> dict[str, str]:
     """The environment that names the models; in float32 no batch changes a number."""
-    return {
-        "ASR_MODEL": str(whisper_folder),
-        "ASSISTANT_MODEL": str(assistant_folder),
-        "DTYPE": "float32",
-    }
+    models = {"ASR_MODEL": str(whisper_folder), "ASSISTANT_MODEL": str(assistant_folder)}
+    return models | {"DTYPE": "float32"}
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +42,6 @@ def hf(models, tmp_path_factory) -> Iterator[Subject]:
 
 @pytest.fixture
 def subject_of(request) -> Callable[[str], Subject]:
-    """Return a server by its name, started at the first use."""
     return lambda kind: request.getfixturevalue({OURS: "ours", HF_SERVE: "hf"}[kind])
 
 
@@ -78,8 +74,7 @@ def plain(answered) -> tuple[dict, bytes]:
 
 @pytest.fixture(scope="session")
 def expected(answered) -> list[tuple[dict, bytes]]:
-    """Return half of the good requests with their answers; every second one has no window that is
-    decoded again."""
+    """Return half of the good requests with answers; every other has no window decoded again."""
     bodies = [body for body in ANSWERS.values() if isinstance(body["inputs"], str)][::2]
     for number in range(1, len(bodies), 2):
         parameters = {**bodies[number].get("parameters", {}), **ONCE}

@@ -27,14 +27,9 @@ def client(server, monkeypatch) -> InferenceClient:
     return hub_client(server.url, "hf_clients_token", monkeypatch)
 
 
-# ---- clients
-
-
 def test_the_hub_client_sends_and_reads_our_json(client, hum):
-    answer = client.automatic_speech_recognition(
-        base64.b64decode(hum),
-        extra_body={"language": "en", "batch_size": 2, "assisted": False, "num_speakers": 2},
-    )
+    asked = {"language": "en", "batch_size": 2, "assisted": False, "num_speakers": 2}
+    answer = client.automatic_speech_recognition(base64.b64decode(hum), extra_body=asked)
     assert set(answer) >= RESPONSE_KEYS
     assert answer.text == "".join(chunk.text for chunk in answer.chunks)
     assert answer.chunks[0].timestamp[1] <= answer["duration"] == 1.0
@@ -59,9 +54,6 @@ def test_an_unknown_parameter_may_be_no_utf8(server, hum):
     answer = server.post(content)
     assert answer.status_code == 200
     assert answer.json()["warnings"] == ["unknown parameters are ignored: \\ud800"]
-
-
-# ---- wrong bodies
 
 
 @pytest.mark.parametrize(
@@ -103,9 +95,6 @@ def test_the_server_lives_on_after_all_of_this(server, hum):
     assert loopback().get(f"{server.url}/health").status_code == 200
 
 
-# ---- speakers
-
-
 @pytest.mark.reliability
 @pytest.mark.timeout(600)
 def test_models_diarization_is_found_from_another_folder():
@@ -118,9 +107,6 @@ def test_models_diarization_is_found_from_another_folder():
         answer = server.ask({"inputs": base64.b64encode(audio).decode()})
     assert answer.status_code == 200
     assert len({turn["speaker"] for turn in answer.json()["speakers"]}) == 2
-
-
-# ---- the log
 
 
 def test_the_log_holds_no_audio_transcript_or_token(server, wav):
@@ -136,9 +122,6 @@ def test_the_log_holds_no_audio_transcript_or_token(server, wav):
     assert words
     for secret in (audio[:30], audio[100:130], SECRET, *words):
         assert secret not in log
-
-
-# ---- a start that must fail
 
 
 @pytest.mark.reliability

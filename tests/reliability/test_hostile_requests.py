@@ -42,9 +42,7 @@ def test_every_fault_has_its_code(subject_of, kind):
     answers = dict(zip(requests, sent, strict=True))
     for name in NO_OBJECT:
         assert answers.pop(name).status_code == 422
-    found = {
-        name: (answer.status_code, traffic.code_of(answer)) for name, answer in answers.items()
-    }
+    found = {name: (each.status_code, traffic.code_of(each)) for name, each in answers.items()}
     assert found == {name: (400, REFUSALS[name][1]) for name in found}
     assert len(found) > 30
 
@@ -120,7 +118,6 @@ def test_much_of_anything_is_refused_in_little_memory(ours, size):
 
 @cache
 def fuzzed(files: int, bodies: int) -> dict[int, Any]:
-    """This many files and bodies, by number."""
     file, nonsense = file_bodies(0), nonsense_bodies(0)
     return dict(enumerate([*map(file, range(files)), *map(nonsense, range(bodies))]))
 
@@ -161,8 +158,7 @@ def test_the_handler_answers_or_refuses_bodies_beyond_json(handler):
 
 
 def _echoes(body) -> bool:
-    """Return whether hf-serve, which repeats a non-object in its refusal, can serialize the
-    body."""
+    """Return whether hf-serve, whose refusals repeat non-objects, can serialize the body."""
     try:
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError):

@@ -19,10 +19,8 @@ REFUSED = ("inputs null", "parameters {'batch_size': 0}", "!!!!", "NaN", "above 
 @pytest.mark.parametrize("kind", [traffic.OURS, traffic.HF_SERVE])
 def test_mixed_requests_leave_nothing_behind(subject_of, expected, kind, before, count):
     subject = subject_of(kind)
-    bodies = [
-        *(request for request, _ in expected),
-        *(traffic.in_json(REFUSALS[name][0]) for name in REFUSED),
-    ]
+    refused = (traffic.in_json(REFUSALS[name][0]) for name in REFUSED)
+    bodies = [*(request for request, _ in expected), *refused]
     mixed = [bodies[number % len(bodies)] for number in range(count)]
     clients = 8 if kind == traffic.OURS else 2
     traffic.send_all(subject.url, mixed[:before], clients)
@@ -32,10 +30,8 @@ def test_mixed_requests_leave_nothing_behind(subject_of, expected, kind, before,
     _settle(subject)
     grown, now = subject.resident - held, subject.footprint
     print(f"{kind}: {count} requests, RSS {grown:+.1f} MiB, {footprint} -> {now}")
-    assert {traffic.code_of(answer) for answer in answers} <= {
-        "OK",
-        *(REFUSALS[name][1] for name in REFUSED),
-    }
+    codes = {REFUSALS[name][1] for name in REFUSED}
+    assert {traffic.code_of(answer) for answer in answers} <= {"OK", *codes}
     assert now[2] == footprint[2] == []
     assert now[0] <= footprint[0]
     # Threads that serve requests come as clients ask at once, at most one for each.
@@ -111,11 +107,8 @@ def test_a_client_that_sends_nothing_gets_408(ours, plain):
 
 
 def _raw(content: bytes) -> bytes:
-    head = {
-        **traffic.JSON,
-        "authorization": f"Bearer {traffic.KEY}",
-        "content-length": len(content),
-    }
+    key = f"Bearer {traffic.KEY}"
+    head = {**traffic.JSON, "authorization": key, "content-length": len(content)}
     lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
     return (
         f"POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{lines}\r\n".encode() + content

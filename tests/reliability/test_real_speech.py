@@ -1,6 +1,5 @@
 """Whisper base on real recordings, which are no part of this repository: `REAL_SPEECH` names a
-folder with a manifest as `scripts/bench real` reads it; without one nothing is tested.
-"""
+folder with a manifest as `scripts/bench real` reads it; without one nothing is tested."""
 
 import dataclasses
 import os
@@ -61,23 +60,19 @@ def recordings() -> list[Recording]:
 @pytest.fixture(scope="session")
 def heard(recordings) -> dict[Recording, NDArray[np.float32]]:
     limits = AudioLimits(max_seconds=600, max_bytes=2**28)
-    return {
-        each: decode_audio(each.audio.read_bytes(), SAMPLE_RATE, limits).samples
-        for each in recordings
-    }
+    files = {each: each.audio.read_bytes() for each in recordings}
+    return {each: decode_audio(file, SAMPLE_RATE, limits).samples for each, file in files.items()}
 
 
 @pytest.fixture(scope="module")
 def models(whisper_base_folder) -> WhisperModels:
-    """Float32 models with an assistant, like the endpoint's."""
     models = load_whisper(Checkpoint(str(whisper_base_folder)), torch.device("cpu"), torch.float32)
     return with_assistant(models, DISTURBED)
 
 
 @pytest.fixture(scope="module")
 def windows(models, heard) -> list[Request]:
-    """Windows cut like the endpoint's: the first of every recording, then the second ones, and
-    so on."""
+    """Windows cut like the endpoint's: the first of every recording, then the second ones."""
     engine, detect = DecodeEngine(models), SpeechDetector()
     cut = []
     for recording, samples in heard.items():
@@ -96,7 +91,6 @@ def windows(models, heard) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def reference(models) -> WhisperModels:
-    """Return the results of transformers' own decoding."""
     return dataclasses.replace(models, model=steered_by_rules_alone(models))
 
 
@@ -107,8 +101,7 @@ def expected(reference, windows) -> dict[object, tuple[int, ...]]:
 
 @torch.inference_mode()
 def lead(reference: WhisperModels, window: Request, tokens: Sequence[int]) -> float:
-    """Return the difference of scores between transformers' choice after `tokens` and the second
-    best."""
+    """Return the score of transformers' choice after `tokens` less that of the second best."""
     features = reference.feature_extractor(
         window.samples, sampling_rate=SAMPLE_RATE, return_tensors="pt"
     ).input_features
@@ -120,9 +113,7 @@ def lead(reference: WhisperModels, window: Request, tokens: Sequence[int]) -> fl
 
 
 @pytest.mark.parametrize(("batch_size", "drafts"), [*product((1, 3, 24), (0, 1, 3, 7))])
-def test_windows_are_transformers_token_for_token(
-    models, reference, windows, expected, batch_size, drafts
-):
+def test_tokens_are_those_of_transformers(models, reference, windows, expected, batch_size, drafts):
     options = DecodeOptions(assisted=drafts > 0, batch_size=batch_size, drafts=drafts)
     answers = decode(DecodeEngine(models), windows, options)
     for window in windows:
@@ -146,7 +137,6 @@ MOST_OTHER = {"peak at -40 dB": 4, "peak at -70 dB": 8}
 
 @pytest.fixture(scope="module")
 def excerpts(heard) -> dict[Recording, Samples]:
-    """The beginnings of five recordings, in three languages, up to a pause."""
     detect, most, found = SpeechDetector(), round(SECONDS * SAMPLE_RATE), {}
     for recording, samples in heard.items():
         if recording.name.startswith(EXCERPTS):
@@ -158,8 +148,7 @@ def excerpts(heard) -> dict[Recording, Samples]:
 @pytest.fixture(scope="module")
 def handler(whisper_base_folder, tmp_path_factory) -> EndpointHandler:
     """The endpoint in float32 with Whisper base, an assistant of its first and last decoder layer,
-    and the embedded diarizer.
-    """
+    and the embedded diarizer."""
     folder = tmp_path_factory.mktemp("assistant")
     models = load_whisper(Checkpoint(str(whisper_base_folder)), torch.device("cpu"), torch.float32)
     for part in (without_layers(models.model, (0, 5)), models.tokenizer, models.feature_extractor):
@@ -175,14 +164,12 @@ def handler(whisper_base_folder, tmp_path_factory) -> EndpointHandler:
 
 @pytest.fixture(scope="module")
 def answers(handler, excerpts) -> dict[str, list[tuple[Options, Answer]]]:
-    """The answers for each excerpt under 40 combinations of options."""
-    return {
-        recording.name: [
-            (options, handler(body(samples, {"language": recording.language, **options})))
-            for options in table_of_options(40)
-        ]
-        for recording, samples in excerpts.items()
-    }
+    table, found = table_of_options(40), {}
+    for recording, samples in excerpts.items():
+        asked = ({"language": recording.language, **options} for options in table)
+        answers = [handler(body(samples, options)) for options in asked]
+        found[recording.name] = list(zip(table, answers, strict=True))
+    return found
 
 
 def test_answers_of_one_class_of_options_are_equal(answers):
@@ -230,10 +217,8 @@ def words_of(recording: Recording) -> Options:
 
 @pytest.fixture(scope="module")
 def plain(handler, excerpts) -> dict[str, Answer]:
-    return {
-        recording.name: handler(body(samples, words_of(recording)))
-        for recording, samples in excerpts.items()
-    }
+    bodies = {each.name: body(samples, words_of(each)) for each, samples in excerpts.items()}
+    return {name: handler(asked) for name, asked in bodies.items()}
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,7 @@ CODES = ("INVALID_REQUEST", "INVALID_PARAMETER", "INVALID_AUDIO", "AUDIO_TOO_LON
 @dataclass
 class Subject:
     """A running server with its process, the folder of its temporary files, and what it did to the
-    outside, if that is watched.
-    """
+    outside, if that is watched."""
 
     server: Server
     process: psutil.Process
@@ -173,8 +172,7 @@ def send_all(
     url: str, requests: Sequence[dict[str, Any]], clients: int
 ) -> list[httpx2.Response | httpx2.HTTPError]:
     """The answers to `requests`, each the arguments of `httpx2.AsyncClient.post`, in their order;
-    `clients` send at once.
-    """
+    `clients` send at once."""
     return asyncio.run(_send_all(url, requests, clients))
 
 

@@ -3,8 +3,7 @@
 Connections, name look-ups and child processes are written to the file EVENTS, a line each, except
 the processes that read large files. With `--forks` everything is imported once, which takes longer
 than loading a tiny model and serving, and a new child serves each line on the standard input, an
-environment in JSON; the environment's FIRST is Python code, which runs before.
-"""
+environment in JSON; the environment's FIRST is Python code, which runs before."""
 
 import json
 import os
@@ -25,17 +24,15 @@ def watch(path: str) -> None:
 
     def note(event: str, arguments: tuple[object, ...]) -> None:
         if event in WATCHED and "whosaid.audio.sandbox.serve" not in str(arguments):
-            os.write(
-                events, f"{event} {arguments[1:] if 'connect' in event else arguments}\n".encode()
-            )
+            told = arguments[1:] if "connect" in event else arguments
+            os.write(events, f"{event} {told}\n".encode())
 
     sys.addaudithook(note)
 
 
 def fork_servers() -> None:
     """Return in a child for each line, and wait there for the end of each; the end of all comes
-    with that of the input.
-    """
+    with that of the input."""
     with modules_that_stay():
         import whosaid.server.serving  # noqa: F401
 

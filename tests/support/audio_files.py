@@ -1,8 +1,7 @@
 """Audio files made from known signals, whole or broken, to compare what a decoder makes of them.
 
 The ffmpeg program encodes, which is another build than the libraries with which the endpoint
-decodes. AMR, which it cannot write, and broken WAV and MP4 are put together here byte by byte.
-"""
+decodes. AMR, which it cannot write, and broken WAV and MP4 are put together here byte by byte."""
 
 import random
 import struct
@@ -29,35 +28,24 @@ SPEECH = 3 * 16_000  # where the conversation's longest turn begins
 # File name -> what ffmpeg is told beside the name.
 FORMATS = {
     **dict.fromkeys(("a.wav", "a.flac", "a.m4a", "a.aac", "a.aiff", "a.au", "a.caf", "a.w64"), ""),
-    **dict.fromkeys(("a.wma", "a.mp2", "a.ac3"), ""),
-    "mulaw.wav": "-c:a pcm_mulaw",
-    "adpcm.wav": "-c:a adpcm_ms",
-    "a.mp3": "-b:a 96k",
-    "faststart.m4a": "-movflags +faststart",
-    "fragmented.mp4": "-movflags frag_keyframe+empty_moov",
-    "alac.m4a": "-c:a alac",
-    "opus.ogg": "-c:a libopus -b:a 64k",
-    "vorbis.ogg": "-c:a libvorbis",
-    "speex.ogg": "-c:a libspeex -ar 16000",
-    "a.webm": "-c:a libopus -b:a 64k",
-    "a.mka": "-c:a flac",
-    "a.flv": "-ar 44100",
-    "a.3gp": "-c:a aac",
-}
+    **dict.fromkeys(("a.wma", "a.mp2", "a.ac3"), ""), "mulaw.wav": "-c:a pcm_mulaw",
+    "adpcm.wav": "-c:a adpcm_ms", "a.mp3": "-b:a 96k", "faststart.m4a": "-movflags +faststart",
+    "fragmented.mp4": "-movflags frag_keyframe+empty_moov", "alac.m4a": "-c:a alac",
+    "opus.ogg": "-c:a libopus -b:a 64k", "vorbis.ogg": "-c:a libvorbis",
+    "speex.ogg": "-c:a libspeex -ar 16000", "a.webm": "-c:a libopus -b:a 64k", "a.mka": "-c:a flac",
+    "a.flv": "-ar 44100", "a.3gp": "-c:a aac",
+}  # fmt: skip
 
 
 def chirp(
     rate: int, seconds: float, lowest: float = 100, highest: float = 1_800
 ) -> NDArray[np.float64]:
-    """A sine of amplitude 0.5 that rises evenly from `lowest` to `highest` Hz, sampled at `rate`
-    Hz.
-    """
+    """A sine of amplitude 0.5 that rises evenly from `lowest` to `highest` Hz; `rate` in Hz."""
     time = np.arange(round(rate * seconds)) / rate
     return 0.5 * np.sin(2 * np.pi * (lowest * time + (highest - lowest) * time**2 / (2 * seconds)))
 
 
 def tone(rate: int, seconds: float, frequency: float) -> NDArray[np.float64]:
-    """A sine of amplitude 0.5."""
     return chirp(rate, seconds, frequency, frequency)
 
 
@@ -77,9 +65,8 @@ def wav_file(samples: NDArray[np.floating[Any]], rate: int, kind: str = "s16") -
 def _stored(samples: NDArray[np.floating[Any]], form: int, bits: int) -> bytes:
     if form == FLOAT:
         return samples.astype(f"<f{bits // 8}").tobytes()
-    integers = np.clip(
-        np.rint(samples * 2.0 ** (bits - 1)), -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1
-    )
+    most = 2.0 ** (bits - 1)
+    integers = np.clip(np.rint(samples * most), -most, most - 1)
     if bits == 8:
         return (integers + 128).astype(np.uint8).tobytes()
     return integers.astype("<i4").view(np.uint8).reshape(-1, 4)[:, : bits // 8].tobytes()
@@ -97,13 +84,8 @@ def raw_wav(
     size = len(body) if size is None else size
     frame = (channels * bits // 8) & 0xFFFF
     fields = struct.pack("<HHIIHH", form, channels, rate, min(rate * frame, 2**32 - 1), frame, bits)
-    header = (
-        b"RIFF"
-        + struct.pack("<I", min(size + 36, 2**32 - 1))
-        + b"WAVEfmt "
-        + struct.pack("<I", 16)
-        + fields
-    )
+    length = struct.pack("<I", min(size + 36, 2**32 - 1))
+    header = b"RIFF" + length + b"WAVEfmt " + struct.pack("<I", 16) + fields
     return header + b"data" + struct.pack("<I", size) + body
 
 
@@ -119,9 +101,7 @@ def box(kind: bytes, *parts: bytes) -> bytes:
 
 
 def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> bytes:
-    """An mp4 whose index announces `samples` packets of one byte, `edits` times over, in a body of
-    `body` bytes.
-    """
+    """An mp4 that announces `samples` one-byte packets, `edits` times, in `body` bytes."""
     entry = struct.pack(">I4s6xH8xHHHHI", 36, b"sowt", 1, 1, 16, 0, 0, 44_100 << 16)
     table = box(
         b"stbl",
@@ -131,29 +111,21 @@ def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> b
         box(b"stsz", struct.pack(">III", 0, 1, samples)),
         box(b"stco", struct.pack(">III", 0, 1, 40)),
     )
-    media = box(
-        b"mdia",
-        box(b"mdhd", struct.pack(">IIIIII", 0, 0, 0, 44_100, samples * 2, 0)),
-        box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13),
-        box(b"minf", box(b"smhd", b"\0" * 8), table),
-    )
+    header = box(b"mdhd", struct.pack(">IIIIII", 0, 0, 0, 44_100, samples * 2, 0))
+    handler = box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13)
+    media = box(b"mdia", header, handler, box(b"minf", box(b"smhd", b"\0" * 8), table))
     edit = b"".join(struct.pack(">IIHH", samples * 2, number % 3, 1, 0) for number in range(edits))
     edit_list = box(b"edts", box(b"elst", struct.pack(">II", 0, edits), edit)) if edits else b""
-    track = box(
-        b"trak", box(b"tkhd", struct.pack(">IIIII", 0, 0, 0, 1, 0) + b"\0" * 68), edit_list, media
-    )
-    movie = box(
-        b"moov",
-        box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples) + b"\0" * 80),
-        track * tracks,
-    )
+    header = box(b"tkhd", struct.pack(">IIIII", 0, 0, 0, 1, 0) + b"\0" * 68)
+    track = box(b"trak", header, edit_list, media)
+    header = box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples) + b"\0" * 80)
+    movie = box(b"moov", header, track * tracks)
     return box(b"ftyp", b"isom\0\0\2\0isom") + box(b"mdat", b"\0" * body) + movie
 
 
 def silent_flac(hours: int, announced: bool) -> bytes:
     """Silence of 8 kHz, 7 KB an hour. `announced` writes the length into the header, which ffmpeg
-    cannot do when it writes to a pipe.
-    """
+    cannot do when it writes to a pipe."""
     silence = ["-f", "lavfi", "-i", "anullsrc=r=8000:cl=mono", "-t", "3600"]
     hour = ffmpeg(*silence, "-c:a", "flac", "-frame_size", "65535", "-f", "flac", "-")
     start = hour.index(b"\xff\xf8")
@@ -167,18 +139,13 @@ def silent_flac(hours: int, announced: bool) -> bytes:
 
 def ffmpeg(*arguments: str, source: bytes = b"") -> bytes:
     """Return the standard output of the ffmpeg program, given `source` on its input."""
-    command = (
-        ["ffmpeg", "-v", "error", "-nostdin", *arguments]
-        if not source
-        else ["ffmpeg", "-v", "error", *arguments]
-    )
+    quiet = ["ffmpeg", "-v", "error"]
+    command = [*quiet, *arguments] if source else [*quiet, "-nostdin", *arguments]
     return subprocess.run(command, input=source, capture_output=True, check=True, timeout=60).stdout
 
 
 def encoded(source: bytes, name: str, *options: str) -> bytes:
-    """The WAV file `source` in the format of `name`, written to a real file, which some formats
-    need.
-    """
+    """The WAV file `source` in the format of `name`, via a real file, which some formats need."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         ffmpeg("-i", "-", *(options or FORMATS[name].split()), "-y", str(path), source=source)
@@ -189,9 +156,8 @@ def encoded(source: bytes, name: str, *options: str) -> bytes:
 def conversation() -> NDArray[np.float32]:
     """The demo's conversation, mono at 16 kHz."""
     file = REPOSITORY / "demo" / "conversation.ogg"
-    return decode_audio(
-        file.read_bytes(), 16_000, AudioLimits(max_seconds=600, max_bytes=2**28)
-    ).samples
+    limits = AudioLimits(max_seconds=600, max_bytes=2**28)
+    return decode_audio(file.read_bytes(), 16_000, limits).samples
 
 
 def speech(seconds: float) -> NDArray[np.float64]:
@@ -222,9 +188,7 @@ def with_video(source: bytes, name: str, *options: str) -> bytes:
 
 
 def mutated(data: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    """`data` cut, flipped, overwritten, shortened, repeated or joined with another file, most often
-    near its start.
-    """
+    """`data` cut, flipped, overwritten, repeated or joined with another, mostly near its start."""
     broken = bytearray(data)
 
     def place() -> int:

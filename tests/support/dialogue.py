@@ -1,8 +1,7 @@
 """Mixes clips of one to four voices into a scene whose words, times and speakers are known.
 
 Mixing only adds samples and shifts times, drawn from a seeded generator. So the reference of a
-scene is exactly that of its clips.
-"""
+scene is exactly that of its clips."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +20,7 @@ class Style:
 
     `sentences` a turn; `breath` and `pause`, seconds between sentences and between turns;
     `overlap_share`, the probability that a turn overlaps the last one, by `overlap` seconds;
-    `noise`, the standard deviation of white noise; `level_db`, the level of each voice.
-    """
+    `noise`, the standard deviation of white noise; `level_db`, the level of each voice."""
 
     sentences: tuple[int, int] = (1, 3)
     breath: tuple[float, float] = (0.1, 0.4)
@@ -92,11 +90,8 @@ def compose(
     for item in placed:
         first = round(item.start * SAMPLE_RATE)
         samples[first : first + len(item.clip.samples)] += item.clip.samples[: len(samples) - first]
-    words = [
-        replace(shift(word, item.start), speaker=item.speaker)
-        for item in placed
-        for word in item.clip.words
-    ]
+    spoken = [(item, word) for item in placed for word in item.clip.words]
+    words = [replace(shift(word, item.start), speaker=item.speaker) for item, word in spoken]
     in_time = tuple(sorted(words, key=lambda word: word.start))
     return Scene(np.clip(samples, -1, 1).astype(np.float32), in_time, _turns(placed))
 
@@ -106,8 +101,7 @@ def _turn_start(
 ) -> float:
     """Start of the next turn: after a pause, or overlapping the end of the last sentence.
 
-    It overlaps at most half of that sentence and never an earlier turn.
-    """
+    It overlaps at most half of that sentence and never an earlier turn."""
     if not placed or generator.random() >= style.overlap_share:
         return float(end + generator.uniform(*style.pause))
     last = placed[-1]
@@ -131,9 +125,8 @@ def draw_dialogues(casts: Sequence[Sequence[str]], seed: int, seconds: float = 6
     scenes = []
     for number, cast in enumerate(casts):
         rng = np.random.default_rng([seed, number])
-        scenes.append(
-            draw_dialogue([draw_voice(name, rng) for name in cast], seconds, OVERLAPPING, rng)
-        )
+        voices = [draw_voice(name, rng) for name in cast]
+        scenes.append(draw_dialogue(voices, seconds, OVERLAPPING, rng))
     return scenes
 
 

@@ -3,8 +3,7 @@
 All environments of one Python are resolved at once and the answer is split by who needs what, so
 that a user's packages are the very ones that are tested. A server's own packages are resolved
 first and hold for the rest, because a container installs requirements.txt on top of them: where
-that would move one of them, nothing is written.
-"""
+that would move one of them, nothing is written."""
 
 import argparse
 import re
@@ -49,8 +48,7 @@ class LockError(Exception):
 
 
 class Pin(NamedTuple):
-    """One package of a lock: name, version, condition, and the lines below it with hashes and
-    origins."""
+    """One package of a lock: name, version, condition, and the lines with hashes and origins."""
 
     name: str
     version: str
@@ -103,8 +101,7 @@ def requirements(file: Path) -> list[Requirement]:
 
 
 def disagreements(root: Path) -> list[str]:
-    """Return a line for each contradiction between the locks under `root` and its requirement
-    files."""
+    """Return a line for each contradiction between locks and requirement files under `root`."""
     found = []
     for python, layers in ENVIRONMENTS.items():
         pins = locked(root, layers)
@@ -112,11 +109,8 @@ def disagreements(root: Path) -> list[str]:
         for name in DEV:
             where = f"{name}, Python {python}"
             named = requirements(root / name)
-            asked = [
-                one
-                for one in named
-                if not one.marker or one.marker.evaluate({"python_version": python})
-            ]
+            known = {"python_version": python}
+            asked = [one for one in named if not one.marker or one.marker.evaluate(known)]
             here = {pin.name for pin in pins if name in pin.sources}
             gone = here - {canonicalize_name(one.name) for one in named}
             found += [f"{where}: {package} is only in a lock" for package in sorted(gone)]
@@ -131,8 +125,7 @@ def disagreements(root: Path) -> list[str]:
 
 class Resolver:
     """uv for one Python and all platforms, in a folder of its own with copies of what it reads:
-    only a pyproject.toml may name platforms.
-    """
+    only a pyproject.toml may name platforms."""
 
     def __init__(self, root: Path, python: str, folder: Path) -> None:
         self.python, self.folder = python, folder
@@ -152,9 +145,7 @@ class Resolver:
         return name
 
     def compile(self, sources: Iterable[str], *options: str, prefer: str = "") -> list[Pin]:
-        """The packages that `sources` need, by preference those of the file `prefer`. Raises
-        LockError.
-        """
+        """The packages for `sources`, by preference those of `prefer`. Raises LockError."""
         file = self.folder / (prefer or self.write("answer.txt", ""))
         everywhere = ("--universal", "--output-file", file.name)
         compile_with_uv(self.folder, self.python, sources, *everywhere, *options)
@@ -167,16 +158,10 @@ def compile_with_uv(
 ) -> None:
     """`uv pip compile` in a folder, with the environment variables `patience` on top.
 
-    Raises LockError with what uv says if it has no answer.
-    """
+    Raises LockError with what uv says if it has no answer."""
     command = ["uv", "pip", "compile", "-q", "--no-header", "--python-version", python]
-    done = subprocess.run(
-        ["env", *patience, *command, *options, *sources],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["env", *patience, *command, *options, *sources]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LockError(done.stderr.strip())
 

@@ -5,8 +5,7 @@ In a made pair the main model is its assistant with layers inserted. The residua
 layers are scaled down to nothing or nearly so: the deep model costs what its depth costs and still
 writes what the shallow one writes, with real lengths and endings. Noise on the assistant's weights
 then decides how often it is right, while the main model's tokens, and with them the work of greedy
-decoding, stay the same at every acceptance.
-"""
+decoding, stay the same at every acceptance."""
 
 import copy
 import dataclasses
@@ -77,8 +76,7 @@ def insert_layers(model: PreTrainedModel, layers: int, epsilon: float) -> PreTra
     """The model with random decoder layers inserted, up to `layers`.
 
     Each adds `epsilon` times what it would; with 0 nothing at all. The model's own layers keep
-    their order and are spread evenly.
-    """
+    their order and are spread evenly."""
     config = copy.deepcopy(model.config)
     config.decoder_layers = layers
     deep = _initialise(config, model.device, model.dtype)
@@ -127,19 +125,12 @@ def _random_model(size: Size, device: torch.device, dtype: torch.dtype) -> PreTr
     end = generation.eos_token_id
     config = WhisperConfig(
         vocab_size=VOCABULARY_SIZES[size.vocabulary],
-        num_mel_bins=PUBLISHED[size.vocabulary].mel_bins,
-        encoder_layers=size.layers,
-        decoder_layers=size.assistant_layers,
-        encoder_attention_heads=size.heads,
-        decoder_attention_heads=size.heads,
-        d_model=size.d_model,
-        encoder_ffn_dim=4 * size.d_model,
-        decoder_ffn_dim=4 * size.d_model,
-        bos_token_id=end,
-        eos_token_id=end,
-        pad_token_id=end,
+        num_mel_bins=PUBLISHED[size.vocabulary].mel_bins, encoder_layers=size.layers,
+        decoder_layers=size.assistant_layers, encoder_attention_heads=size.heads,
+        decoder_attention_heads=size.heads, d_model=size.d_model, encoder_ffn_dim=4 * size.d_model,
+        decoder_ffn_dim=4 * size.d_model, bos_token_id=end, eos_token_id=end, pad_token_id=end,
         decoder_start_token_id=generation.decoder_start_token_id,
-    )
+    )  # fmt: skip
     model = _initialise(config, device, dtype)
     with torch.no_grad():
         model.model.decoder.embed_positions.weight.mul_(10)
@@ -150,7 +141,6 @@ def _random_model(size: Size, device: torch.device, dtype: torch.dtype) -> PreTr
 
 
 def _initialise(config: Any, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A model of random weights; `config` is a WhisperConfig."""
     torch.manual_seed(SEED)
     with device:
         model: Any = WhisperForConditionalGeneration(config)

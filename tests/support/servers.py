@@ -21,13 +21,8 @@ from config import REPOSITORY
 SAME_NUMBERS = {"DTYPE": "float32"}
 # Variables of this process that servers get too.
 KEPT = (
-    "PATH",
-    "HOME",
-    "LD_LIBRARY_PATH",
-    "HF_HUB_OFFLINE",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-)
+    "PATH", "HOME", "LD_LIBRARY_PATH", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
+)  # fmt: skip
 HF_SERVE_LISTENS = r"running on \S*?(http://127\.0\.0\.1:\d+)"
 OURS_LISTENS = r"listening on (http://127\.0\.0\.1:\d+)"
 
@@ -35,8 +30,7 @@ OURS_LISTENS = r"listening on (http://127\.0\.0\.1:\d+)"
 @cache
 def loopback() -> httpx2.Client:
     """Return a client for servers without TLS, which opens a connection for each request. httpx's
-    functions load all certificates at each call, for 40 ms.
-    """
+    functions load all certificates at each call, for 40 ms."""
     limits = httpx2.Limits(max_keepalive_connections=0)
     return httpx2.Client(verify=False, trust_env=False, timeout=120, limits=limits)
 
@@ -69,15 +63,9 @@ def start_server(
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     repository = {"HF_MODEL_DIR": str(REPOSITORY), "HF_TASK": "custom", "HF_TRUST_REMOTE_CODE": "1"}
     return subprocess.Popen(
-        command,
-        env=kept | repository | SAME_NUMBERS | variables,
-        cwd="/",
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        pass_fds=pass_fds or [],
-    )
+        command, env=kept | repository | SAME_NUMBERS | variables, cwd="/", stdin=stdin,
+        stdout=subprocess.PIPE, stderr=stderr, text=True, pass_fds=pass_fds or [],
+    )  # fmt: skip
 
 
 @dataclass
@@ -115,8 +103,7 @@ def following(
     """Follow both streams of a server and hand it over once its log has `listens`.
 
     The pattern's first group is the address, unless `url` is. Raises OSError if the server ends
-    before.
-    """
+    before."""
     server, listening = Server("", [], process.pid), threading.Event()
 
     def follow(stream: IO[str] | None) -> None:

@@ -1,8 +1,7 @@
 """Sounds that are not speech: silence, noise and music. A recogniser should find no words in them.
 
 Music is synthesised (chords, arpeggio, melody, drums), so no recording is needed and no voice can
-be in it.
-"""
+be in it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,16 +50,12 @@ def coloured_noise(count: int, pink: bool, generator: np.random.Generator) -> Si
     """`count` samples of white or pink noise of standard deviation 1.
 
     Pink is white noise through the filter of order 3 of J. O. Smith, "Spectral Audio Signal
-    Processing", 1/f noise.
-    """
+    Processing", 1/f noise."""
     white: Signal = generator.standard_normal(count)
     if not pink:
         return white
-    shaped = lfilter(
-        [0.049922035, -0.095993537, 0.050612699, -0.004408786],
-        [1, -2.494956002, 2.017265875, -0.522189400],
-        white,
-    )
+    above = [0.049922035, -0.095993537, 0.050612699, -0.004408786]
+    shaped = lfilter(above, [1, -2.494956002, 2.017265875, -0.522189400], white)
     return np.asarray(shaped / shaped.std())
 
 

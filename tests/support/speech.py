@@ -6,8 +6,7 @@ those of espeak-ng/speak_lib.h. Its oscillators keep their phase between sentenc
 exactly only if a new process speaks the same sentences in the same order. Times repeat to 10 ms.
 
 flite's command prints the end of each phone (`-psdur`) but not of each word. So each word is also
-spoken alone, which tells how many of the phones are its own.
-"""
+spoken alone, which tells how many of the phones are its own."""
 
 import ctypes
 import io
@@ -56,8 +55,7 @@ Split = Literal["training", "development", "reserved"]
 class Clip:
     """Speech of one voice: float32 mono samples at 16 kHz and its words in order.
 
-    Word times are in seconds from the first sample.
-    """
+    Word times are in seconds from the first sample."""
 
     samples: Samples
     words: tuple[Word, ...]
@@ -74,13 +72,9 @@ class Clip:
 def clip_from_spans(samples: Samples, words: list[str], spans: list[tuple[float, float]]) -> Clip:
     """Make a clip from samples and the rough start and end of each word, in seconds.
 
-    Spans shrink to the sound in them, and the silence around the sentence is cut.
-    """
+    Spans shrink to the sound in them, and the silence around the sentence is cut."""
     loud = _loud_frames(samples)
-    timed = [
-        Word(word, *_shrink(loud, start, end))
-        for word, (start, end) in zip(words, spans, strict=True)
-    ]
+    timed = [Word(text, *_shrink(loud, *span)) for text, span in zip(words, spans, strict=True)]
     first = max(0, round((timed[0].start - MARGIN) * SAMPLE_RATE))
     last = min(len(samples), round((timed[-1].end + MARGIN) * SAMPLE_RATE))
     return Clip(samples[first:last], tuple(shift(word, -first / SAMPLE_RATE) for word in timed))
@@ -177,11 +171,9 @@ def _library() -> _Library:
 def _speak_espeak(name: str, accent: str, pitch: int, speed: int, sentence: str) -> Clip:
     """Speak lower-case words with variant `name` of `accent`.
 
-    `pitch` is 0-99, `speed` in words a minute.
-    """
-    samples, starts = _library().speak(
-        f"{FILES.get(accent, accent)}+{name}", pitch, speed, sentence
-    )
+    `pitch` is 0-99, `speed` in words a minute."""
+    variant = f"{FILES.get(accent, accent)}+{name}"
+    samples, starts = _library().speak(variant, pitch, speed, sentence)
     words = sentence.split(" ")
     return clip_from_spans(samples, words, _espeak_spans(words, starts, len(samples) / SAMPLE_RATE))
 
@@ -191,8 +183,7 @@ def _espeak_spans(
 ) -> list[tuple[float, float]]:
     """Start and end of each word: it lasts until the next one starts.
 
-    Words that espeak reports as one event share its time in proportion to their letters.
-    """
+    Words that espeak reports as one event share its time in proportion to their letters."""
     letters, position = [0], 0
     known = [(0, starts.get(0, 0.0))]
     for word in words:
@@ -208,12 +199,8 @@ def _espeak_spans(
 def _speak_flite(name: str, pitch: int, speed: int, sentence: str) -> Clip:
     """Speak lower-case words; `pitch` in Hz on average, `speed` in roughly words a minute."""
     with tempfile.NamedTemporaryFile(suffix=".wav") as file:
-        options = [
-            "--setf",
-            f"int_f0_target_mean={pitch}",
-            "--setf",
-            f"duration_stretch={NATURAL_SPEED / speed}",
-        ]
+        stretch = f"duration_stretch={NATURAL_SPEED / speed}"
+        options = ["--setf", f"int_f0_target_mean={pitch}", "--setf", stretch]
         printed = _flite(["-voice", name, *options, "-psdur", "-t", sentence, "-o", file.name])
         samples = _read_wave(file.read())
     words = sentence.split(" ")
@@ -250,8 +237,7 @@ def _flite_spans(
 ) -> list[tuple[float, float]]:
     """Start and end of each word, by the phones that belong to it.
 
-    Where the sentence has fewer phones than its words alone, each word's share shrinks.
-    """
+    Where the sentence has fewer phones than its words alone, each word's share shrinks."""
     bounds = np.cumsum([0, *(_phone_count(word, voice) for word in words)], dtype=float)
     edges = np.round(bounds * len(phones) / bounds[-1]).astype(int)
     return [(phones[first][0], phones[max(first, last - 1)][1]) for first, last in pairwise(edges)]
@@ -308,11 +294,8 @@ def _draw_between(bounds: tuple[int, int], generator: np.random.Generator) -> in
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """Every word that sentences are made of, sorted."""
-    texts = [
-        *grammar()["templates"],
-        *(entry for entries in grammar()["slots"].values() for entry in entries),
-    ]
+    slots = grammar()["slots"].values()
+    texts = [*grammar()["templates"], *(entry for entries in slots for entry in entries)]
     return tuple(sorted({word for text in texts for word in PLACEHOLDER.sub("", text).split()}))
 
 

@@ -1,8 +1,7 @@
 """Whisper checkpoints with random weights, small enough to make in a test, and their vocabularies.
 
 Width and depth shrink; all that steers decoding stays as published: the numbers of the special
-tokens, mel bins, the flags and lists of the generation configuration. Nothing is downloaded.
-"""
+tokens, mel bins, the flags and lists of the generation configuration. Nothing is downloaded."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -24,10 +23,8 @@ from whosaid.asr.frontend.windows import SampleSpan
 
 END_OF_TEXT = "<|endoftext|>"
 TIMESTAMPS = [f"<|{0.02 * step:.2f}|>" for step in range(1501)]
-AFTER_LANGUAGES = (
-    *("translate", "transcribe", "startoflm", "startofprev"),
-    *("nospeech", "notimestamps"),
-)
+TASKS = ("translate", "transcribe", "startoflm", "startofprev")
+AFTER_LANGUAGES = (*TASKS, "nospeech", "notimestamps")
 SUPPRESSED = (1, 2, 7, 8, 9, 10, 14, 25, 26, 27, 28, 29, 31, 58, 59, 60, 61, 62, 63, 90, 91, 92, 93)
 SPACE = 220
 
@@ -61,11 +58,8 @@ PUBLISHED = {
     "tiny": Published(decoder_layers=2, legacy=True),
     "tiny.en": Published(text_entries=50_256, multilingual=False, legacy=True),
 }
-VOCABULARY_SIZES = {
-    **dict.fromkeys(("large-v3", "large-v3-turbo", "distil-large-v3"), 51_866),
-    **dict.fromkeys(("distil-medium.en", "tiny.en"), 51_864),
-    "tiny": 51_865,
-}
+VOCABULARY_SIZES = dict.fromkeys(("large-v3", "large-v3-turbo", "distil-large-v3"), 51_866)
+VOCABULARY_SIZES |= {"distil-medium.en": 51_864, "tiny.en": 51_864, "tiny": 51_865}
 SMALL = Published(text_entries=400, languages=4, seconds=3, positions=96, endings=2.0)
 ENDLESS = replace(SMALL, positions=48, endings=0.0)
 SMALL_ENGLISH = replace(SMALL, multilingual=False)
@@ -76,8 +70,7 @@ def whisper_tokenizer(
 ) -> transformers.WhisperTokenizer:
     """A byte-level BPE with the end of text, `special` tokens and timestamps behind it.
 
-    Made the one way that transformers 4 and 5 share.
-    """
+    Made the one way that transformers 4 and 5 share."""
     bpe = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -97,10 +90,8 @@ def tokenizer_of(shape: Published) -> transformers.WhisperTokenizer:
     """Bytes, made-up words, then Whisper's special tokens in its order; pad is end of text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [f"Ġword{index}" for index in range(shape.text_entries - len(alphabet))]
-    special = [
-        "<|startoftranscript|>",
-        *(f"<|{code}|>" for code in list(LANGUAGES)[: shape.languages]),
-    ]
+    languages = list(LANGUAGES)[: shape.languages]
+    special = ["<|startoftranscript|>", *(f"<|{code}|>" for code in languages)]
     special += [f"<|{name}|>" for name in AFTER_LANGUAGES]
     vocabulary = {entry: index for index, entry in enumerate([*alphabet, *words])}
     return whisper_tokenizer(vocabulary, [], special)
@@ -141,24 +132,13 @@ def model_of(
     end = shape.text_entries
     config = transformers.WhisperConfig(
         vocab_size=end + 1 + 1 + shape.languages + len(AFTER_LANGUAGES) + 1501,
-        num_mel_bins=shape.mel_bins,
-        encoder_layers=shape.encoder_layers,
-        decoder_layers=shape.decoder_layers,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        d_model=width,
-        encoder_ffn_dim=2 * width,
-        decoder_ffn_dim=2 * width,
-        max_source_positions=50 * shape.seconds,
-        max_target_positions=shape.positions,
-        init_std=0.15,
-        bos_token_id=end,
-        eos_token_id=end,
-        pad_token_id=end,
-        decoder_start_token_id=end + 1,
-        begin_suppress_tokens=None,
-        suppress_tokens=None,
-    )
+        num_mel_bins=shape.mel_bins, encoder_layers=shape.encoder_layers,
+        decoder_layers=shape.decoder_layers, encoder_attention_heads=2, decoder_attention_heads=2,
+        d_model=width, encoder_ffn_dim=2 * width, decoder_ffn_dim=2 * width,
+        max_source_positions=50 * shape.seconds, max_target_positions=shape.positions,
+        init_std=0.15, bos_token_id=end, eos_token_id=end, pad_token_id=end,
+        decoder_start_token_id=end + 1, begin_suppress_tokens=None, suppress_tokens=None,
+    )  # fmt: skip
     torch.manual_seed(seed)
     model = _initialise(config, dtype)
     with torch.no_grad():
@@ -168,7 +148,6 @@ def model_of(
 
 
 def _initialise(config: Any, dtype: torch.dtype) -> transformers.PreTrainedModel:
-    """A model of random weights; `config` is a WhisperConfig."""
     model: Any = transformers.WhisperForConditionalGeneration(config)
     initialised: transformers.PreTrainedModel = model.to(dtype).eval()
     return initialised
@@ -178,8 +157,7 @@ def _make_talkative(decoder: Any, end: int, endings: float) -> None:
     """Give position and audio more weight, and the end of text a chance.
 
     Random decoders repeat their last token for ever, and the embedding of the end, which as padding
-    starts at zero, never wins.
-    """
+    starts at zero, never wins."""
     decoder.embed_positions.weight.mul_(10)
     decoder.embed_tokens.weight[end] = endings * decoder.embed_tokens.weight[end - 1]
     for layer in decoder.layers:
