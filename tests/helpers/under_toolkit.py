@@ -15,6 +15,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 REPOSITORY = TESTS.parent
+HELPERS = TESTS / "helpers"
 # A module that takes only these of config.py asks where files lie, and tests something else.
 PLACES = {("config", "REPOSITORY"), ("config", "DEMO_MODELS")}
 # They stand in for calls of hf-serve's libraries, or of the demo's.
@@ -90,7 +91,7 @@ def _imports_with_helpers(path: Path) -> Iterator[Import]:
     while waiting:
         for module, name in _imports(waiting.pop(), ast.iter_child_nodes):
             helper = file_of(module)
-            if helper is None or TESTS not in helper.parents:
+            if helper is None or helper.parent not in (TESTS, HELPERS):
                 yield module, name
             elif helper not in seen:
                 seen.add(helper)
