@@ -30,7 +30,7 @@ STEPS_PER_SECOND = 2 * TOKENS_PER_SECOND  # of loudness
 SLACK = 0.5  # seconds by which a word may leave its segment's timestamps, as in openai/whisper
 # Attention has risen, and has not fallen, where it has these shares of its highest value in a word.
 # The word begins at most EARLIER steps before the rise, and ends at most LATER after the fall.
-RISEN, FALLEN, EARLIER, LATER = 0.7, 0.5, 4, 30
+RISEN, FALLEN, EARLIER, LATER = 0.7, 0.5, 3, 30
 # Before a gap a word grows by at most GROWTH loud steps, and by FADING. A longer quiet than HOLE,
 # which is a plosive's, ends a word.
 GROWTH, HOLE, FADING = 20, 12, 2
@@ -42,7 +42,7 @@ PAUSE = -1  # the row of the gain that belongs to pauses, after the rows of all 
 SPEECH_PERCENTILE, FLOOR_PERCENTILE = 98, 10
 LAST_TOKENS = 8  # their attention shows how far a text came; a single token may miss
 MAX_RANGE = 40.0  # dB below speech; anything lower counts as silence
-QUIET_SHARE = 0.15  # of the decibels between the floor and speech
+QUIET_SHARE = 0.1  # of the decibels between the floor and speech
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ def quiet_steps(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
     """Return which of the first `count` steps of 10 ms hold no speech, (count,).
 
     The measure is the window's own loudness. Speech has the level of the loudest steps. The floor
-    has that of the softest steps, at most 40 dB below. The lowest quarter between the two, in
-    decibels, is quiet: without background noise, everything 30 dB below speech. Steps beyond the
+    has that of the softest steps, at most 40 dB below. The lowest tenth between the two, in
+    decibels, is quiet: without background noise, everything 36 dB below speech. Steps beyond the
     samples are quiet.
     """
     size = SAMPLE_RATE // STEPS_PER_SECOND
