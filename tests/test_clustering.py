@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
 from whosaid.diarization.clustering import (
+    CLEARLY_UNLIKE,
     LEFT_OUT,
     MINUTE,
     SHORT,
@@ -95,7 +96,7 @@ def test_voice_that_finds_no_cluster_is_added_unless_alike(cosine, added):
 
 def test_nobody_is_added_for_a_moment():
     embeddings, segmentations = recording([AXES[0], AXES[1]], [AXES[0], AXES[1]])
-    segmentations.data[:, 54:, 1] = 0  # 0.4 s in each window
+    segmentations.data[:, 53:, 1] = 0  # 0.3 s in each window
     _, _, voices = complete(Finds(AXES[0]), embeddings, segmentations)
     assert len(voices) == 1
 
@@ -178,10 +179,10 @@ def test_parts_of_a_speaker_may_be_one_voice():
 
 
 def test_unlike_voices_of_a_minute_are_added_without_a_number():
-    windows = [[AXES[0]], [near(0, UNLIKE - 0.01)]]
+    windows = [[AXES[0]], [near(0, CLEARLY_UNLIKE - 0.01)]]
     own = Finds(AXES[0])
     assert len(cluster(own, windows)[2]) == 2
-    assert len(cluster(own, [[AXES[0]], [near(0, UNLIKE + 0.01)]])[2]) == 1
+    assert len(cluster(own, [[AXES[0]], [near(0, CLEARLY_UNLIKE + 0.01)]])[2]) == 1
     assert cluster(own, windows * MINUTE) is own.found
 
 

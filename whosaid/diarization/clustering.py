@@ -37,10 +37,11 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
 # Cosines of WeSpeaker's embeddings, chosen on the recordings of docs/benchmarks/voices.md. A local
-# speaker becomes a new voice below LEFT_OUT if no voice is left for it, and below UNLIKE if more
-# voices are wanted. 99% of pairs of different people across recordings are below 0.3.
-LEFT_OUT, UNLIKE = 0.6, 0.3
-MIN_ALONE = 0.5  # seconds without other speakers that a voice needs
+# speaker becomes a new voice below LEFT_OUT if no voice is left for it, below CLEARLY_UNLIKE if it
+# is clear, and below UNLIKE if more voices are wanted. 99% of pairs of different people across
+# recordings are below 0.3.
+LEFT_OUT, CLEARLY_UNLIKE, UNLIKE = 0.55, 0.35, 0.3
+MIN_ALONE = 0.4  # seconds without other speakers that a voice needs
 # Chosen on mixtures of readers and those recordings. Recordings of at most SHORT windows (21 s) are
 # short. There SHORT_FA replaces VBx's weight of the evidence (pyannote's Fa, 0.07), and a second
 # with others counts as WITH_OTHERS. In the only window of a recording a voice needs MIN_CLEAR
@@ -147,7 +148,7 @@ class _Pairs:
             similar = cosines(own, voices).max(axis=1, initial=-1.0)
             left_out = self.assign(voices)[0][self.usable] < 0
             clear = (len(self.active) <= MINUTE) & (seconds >= MIN_CLEAR)
-            unlike = np.where(clear | (len(voices) < least), UNLIKE, -1.0)
+            unlike = UNLIKE if len(voices) < least else np.where(clear, CLEARLY_UNLIKE, -1.0)
             new = np.flatnonzero(similar < np.where(left_out, LEFT_OUT, unlike))
             if not len(new):
                 break
