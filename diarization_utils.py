@@ -149,7 +149,7 @@ def _join(
             groups[-1].append(word)
         else:
             groups.append([word])
-    return [_segment(group, channel) for group in groups]
+    return [segment_of(group, channel) for group in groups]
 
 
 def _continues(before: Word, word: Word, others: Sequence[tuple[float, float]]) -> bool:
@@ -168,7 +168,7 @@ def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
     """
     return [
         replace(
-            _segment(chunk.words, chunk.channel),
+            segment_of(chunk.words, chunk.channel),
             speaker=_main_speaker(chunk.words),
             text=chunk.text,
         )
@@ -176,7 +176,7 @@ def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
     ]
 
 
-def _segment(words: Sequence[Word], channel: int | None) -> SpeakerSegment:
+def segment_of(words: Sequence[Word], channel: int | None = None) -> SpeakerSegment:
     text = "".join(word.text for word in words)
     first, last = words[0], words[-1]
     return SpeakerSegment(

@@ -17,6 +17,7 @@ from diarization_utils import (
     as_word,
     attribute,
     during,
+    segment_of,
     segment_per_chunk,
     speaker_segments,
     with_names,
@@ -87,17 +88,7 @@ def _by_text(duration: float, transcript: Transcript, given: Sequence[GivenTurn]
             letters += count_letters(word.text)
             spoken += 1
         chunks.append(replace(chunk, words=tuple(words)))
-    segments = [
-        SpeakerSegment(
-            words[0].speaker,
-            "".join(word.text for word in words),
-            words[0].start,
-            words[-1].end,
-            tuple(words),
-            words[0].language,
-        )
-        for words in filter(None, owned)
-    ]
+    segments = [segment_of(words) for words in owned if words]
     turns = [turn for each in segments if each.speaker for turn in _turns(each.words)]
     warnings = (*transcript.warnings, *transcript.unwritten_warning)
     return Answer(duration, replace(transcript, chunks=tuple(chunks)), segments, turns, warnings)
@@ -145,13 +136,9 @@ def _channel_answer(
             for each in chunks
         ]
         transcript = replace(transcript, chunks=tuple(chunks))
-    from_diarizer = diarization.warnings if diarization else ()
-    warnings = (
-        *transcript.warnings,
-        *transcript.unwritten_warning,
-        *from_diarizer,
-        *naming.warnings,
-    )
+    warnings = transcript.warnings + transcript.unwritten_warning
+    warnings += diarization.warnings if diarization else ()
+    warnings += naming.warnings
     voices = named.answered if named else {}
     return Answer(duration, transcript, None, turns, warnings, naming.known_speakers, voices=voices)
 
@@ -208,28 +195,18 @@ def _speaker_names(answer: Answer, channel: str) -> Rename:
 
 def _named(answer: Answer, channel: int, rename: Rename) -> Answer:
     """Return the answer with speakers renamed, times clamped and `channel` on all items."""
-    chunks = tuple(
-        clamp_times(
-            [
-                replace(
-                    chunk,
-                    channel=channel,
-                    words=tuple(
-                        replace(word, speaker=rename(word.speaker))
-                        for word in chunk.words or [as_word(chunk)]
-                    ),
-                )
-                for chunk in answer.transcript.chunks
-            ],
-            answer.duration,
-        )
-    )
+    chunks = []
+    for chunk in answer.transcript.chunks:
+        every = chunk.words or (as_word(chunk),)
+        words = tuple(replace(word, speaker=rename(word.speaker)) for word in every)
+        chunks.append(replace(chunk, channel=channel, words=words))
+    chunks = clamp_times(chunks, answer.duration)
     turns = answer.turns
     if turns is None:
         turns = _turns([word for chunk in chunks for word in chunk.words])
     return replace(
         answer,
-        transcript=replace(answer.transcript, chunks=chunks),
+        transcript=replace(answer.transcript, chunks=tuple(chunks)),
         turns=[replace(turn, speaker=rename(turn.speaker), channel=channel) for turn in turns],
         known_speakers=tuple(
             replace(each, label=each.label and rename(each.label)) for each in answer.known_speakers
