@@ -147,10 +147,8 @@ class Confined:
                 logger.warning("the process that reads audio was lost: %s", lost)
                 self._abandon()
                 if self._repeated:
-                    raise Unavailable(
-                        "the process that reads audio was killed or cannot run: send the request"
-                        " again"
-                    ) from None
+                    told = "the process that reads audio was killed or cannot run"
+                    raise Unavailable(f"{told}: send the request again") from None
                 self._repeated = True
                 continue
             self._received += 1

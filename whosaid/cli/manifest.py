@@ -53,10 +53,8 @@ def _fields(place: str, entry: object) -> dict[str, Any]:
     if not isinstance(fields.get("path"), str):
         raise ValueError(f'{place}: should be an object with a "path", such as {EXAMPLE}')
     if unknown := [key for key in fields if key not in FIELDS or key == "audio"]:
-        raise ValueError(
-            f"{place}: {unknown[0][:40]!a} is none of {', '.join(FIELDS)}"
-            f"{did_you_mean(unknown[0], FIELDS)}"
-        )
+        nearest = did_you_mean(unknown[0], FIELDS)
+        raise ValueError(f"{place}: {unknown[0][:40]!a} is none of {', '.join(FIELDS)}{nearest}")
     for name in ("text", "reference", "language"):
         if not isinstance(fields.get(name), str | None):
             raise ValueError(f"{place}: {name}: should be text, such as in {EXAMPLE}")

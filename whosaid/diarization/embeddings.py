@@ -123,13 +123,12 @@ class WindowEmbeddings:
         mixed: list[MixedSpeaker] = []
         hook("embeddings", None, total=len(batches), completed=0)
         for completed, batch in enumerate(batches, 1):
-            embeddings[batch], own = (
-                known.popleft()
-                if known
-                else self.embed_batch(
-                    file, windows, batch.tolist(), activity[batch], exclude_overlap
-                )
-            )
+            if known:
+                found = known.popleft()
+            else:
+                numbers, speaking = batch.tolist(), activity[batch]
+                found = self.embed_batch(file, windows, numbers, speaking, exclude_overlap)
+            embeddings[batch], own = found
             mixed += own
             hook("embeddings", embeddings[batch], total=len(batches), completed=completed)
         return separate(binary_segmentations, embeddings, mixed)

@@ -152,16 +152,12 @@ class RequestSteps:
         config = self._request.config
         limits = self._workers.limits.less(config.reference_bytes)
         files = decode_files(self._request.upload.take(), limits)
+        rate = config.sampling_rate
         if len(files) > 1:
-            audio = await decode_tracks(files, config.sampling_rate, limits)
+            audio = await decode_tracks(files, rate, limits)
         else:
-            audio = await decoding_steps(
-                files.pop(),
-                config.sampling_rate,
-                limits,
-                config.separate,
-                None if config.separate else partial(self._hear, begun),
-            )
+            hear = None if config.separate else partial(self._hear, begun)
+            audio = await decoding_steps(files.pop(), rate, limits, config.separate, hear)
         if not config.separate:
             return audio
         for name in ("channel_names", "channel_starts"):

@@ -67,10 +67,8 @@ def use_large_pages(address: int, size: int, written: bool) -> None:
     """Ask Linux for pages of 2 MiB under memory that every step reads: looking up the addresses of
     4 KiB pages takes time, more in a virtual machine.
     """
-    start, stop = (
-        -(-address // LARGE_PAGE) * LARGE_PAGE,
-        (address + size) // LARGE_PAGE * LARGE_PAGE,
-    )
+    start = -(-address // LARGE_PAGE) * LARGE_PAGE
+    stop = (address + size) // LARGE_PAGE * LARGE_PAGE
     if sys.platform == "linux" and start < stop:
         advice = MADV_COLLAPSE if written else MADV_HUGEPAGE
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), advice)

@@ -58,7 +58,6 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
 
 
 def run(options: Namespace) -> int:
-    """Run the command line; return the exit status."""
     from config import InferenceConfig
     from whosaid.transcribe.__main__ import say
     from whosaid.transcribe.client import Failed
@@ -68,9 +67,8 @@ def run(options: Namespace) -> int:
         entries = read_voices(options.voices) if options.voices.exists() else []
         if options.action == "list":
             for each in entries:
-                print(
-                    each["name"], f"{each['voice']['seconds']} s", each["voice"]["model"], sep="\t"
-                )
+                voice = each["voice"]
+                print(each["name"], f"{voice['seconds']} s", voice["model"], sep="\t")
             if not entries:
                 there = "has no voices" if options.voices.exists() else "does not exist"
                 say(f"{options.voices} {there}; scripts/voices add NAME FILE adds one")

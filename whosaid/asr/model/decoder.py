@@ -297,7 +297,6 @@ class Decoder:
         )
 
     def cache_bytes_per_row(self, max_len: int, num_beams: int = 1) -> int:
-        """Return the bytes of one row of a cache from `allocate`."""
         like, heads = self.token_embeddings, self.layers[0].heads
         every = 2 * heads * len(self.layers)  # keys and values
         own = (every + self.aligned.shape[1]) * max_len * num_beams * like.element_size()
@@ -485,11 +484,8 @@ def normalize_attention(attention: Tensor) -> Tensor:
     would weigh as much as speech.
     """
     variance, mean = torch.var_mean(attention, dim=1, keepdim=True, correction=0)
-    scale = (
-        (variance + variance.mean(dim=2, keepdim=True))
-        .sqrt()
-        .clamp(min=torch.finfo(attention.dtype).tiny)
-    )
+    tiny = torch.finfo(attention.dtype).tiny
+    scale = (variance + variance.mean(dim=2, keepdim=True)).sqrt().clamp(min=tiny)
     return _median_filter((attention - mean) / scale).mean(dim=0).float()
 
 
@@ -501,8 +497,6 @@ def _median_filter(values: Tensor) -> Tensor:
     )
     for place in range(reach + 1):
         for other in range(place + 1, len(near)):
-            near[place], near[other] = (
-                torch.minimum(near[place], near[other]),
-                torch.maximum(near[place], near[other]),
-            )
+            pair = near[place], near[other]
+            near[place], near[other] = torch.minimum(*pair), torch.maximum(*pair)
     return near[reach]

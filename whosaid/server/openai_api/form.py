@@ -432,13 +432,8 @@ def model_warning(name: str, endpoint: Endpoint, field: str = "model") -> str | 
 
 def require_model(name: str, endpoint: Endpoint) -> None:
     if not means_loaded(name, endpoint):
-        loaded = model_id(endpoint)
-        raise Refusal(
-            Kind.MODEL_NOT_FOUND,
-            f"{shown(name)} is not loaded; this server has only {loaded}: send that name,"
-            " whisper-1, or none",
-            "model",
-        )
+        told = f"{shown(name)} is not loaded; this server has only {model_id(endpoint)}"
+        raise Refusal(Kind.MODEL_NOT_FOUND, f"{told}: send that name, whisper-1, or none", "model")
 
 
 def _size(name: str) -> str:
