@@ -60,8 +60,7 @@ def train(options: Namespace) -> None:
     projection = Projection.of(models.model, shortlist)
     state = folder / f"{hashlib.sha256(repr(plan).encode()).hexdigest()[:12]}.state"
     training = Training(texts, projection, plan, state)
-    heads = training.run(_print_epoch)
-    save_heads(options.output_dir, heads, projection, models)
+    save_heads(options.output_dir, training.run(_print_epoch), projection, models)
     card = _card(options.model, main_digest(models), len(recordings), texts, training)
     (options.output_dir / "README.md").write_text(card, encoding="utf-8")
     print(f"heads in {options.output_dir}")

@@ -56,8 +56,7 @@ class Listener:
         elif vad is not None and self._search is not None:
             for _ in self._search.blocks(samples, complete):
                 await give_way()
-            probabilities = self._search.probabilities
-            speech = find_speech(probabilities, len(samples), vad, complete)
+            speech = find_speech(self._search.probabilities, len(samples), vad, complete)
             await give_way()
         elif vad is not None:
             speech = self._detect(samples)

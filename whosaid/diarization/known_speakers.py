@@ -312,8 +312,7 @@ def _results(
             yield SpeakerMatch(name)
             continue
         row = rows.get(column, int(np.argmax(similar[:, column])))
-        similarity = float(similar[row, column])
-        yield SpeakerMatch(name, labels[row], similarity, column in rows)
+        yield SpeakerMatch(name, labels[row], float(similar[row, column]), column in rows)
 
 
 def _not_compared(labels: Sequence[str]) -> tuple[str, ...]:

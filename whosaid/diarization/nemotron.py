@@ -138,8 +138,7 @@ class NemotronDiarizer:
         """Diarize as specified by `Diarizer.diarize`. `hints` do not affect the turns.
         `pause` is called before the first chunk and after each.
         """
-        whole = NemotronStream(self, self._whole)
-        found = whole.push(samples, last=True, pause=pause)
+        found = NemotronStream(self, self._whole).push(samples, last=True, pause=pause)
         return replace(found, hints=hints, most_speakers=self._speakers)
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:

@@ -158,8 +158,7 @@ def _is_settled(
 
 def spoken(text: str) -> str:
     """Return the letters and digits of a word, case-folded; without any, the stripped text."""
-    letters = "".join(filter(str.isalnum, text.casefold()))
-    return letters or text.strip()
+    return "".join(filter(str.isalnum, text.casefold())) or text.strip()
 
 
 def _is_number(text: str) -> bool:

@@ -69,8 +69,7 @@ class IdempotentAnswers:
         """Answer a request; raise Refusal if its key belongs to another."""
         self._expire()
         digest = sha256(principal.owner + key.encode()).digest()
-        length = announced(Headers(scope=scope))
-        request = (scope["path"], scope["query_string"], length)
+        request = (scope["path"], scope["query_string"], announced(Headers(scope=scope)))
         if (kept := self._kept.get(digest)) is None:
             kept = self._kept[digest] = KeptAnswer(request, since=self._clock())
             kept.task = asyncio.create_task(self._run(digest, kept, scope, receive, send))

@@ -36,8 +36,7 @@ def serve(options: Namespace, settings: ServerSettings, user_jobs: bool = False)
     raise_file_limit()
     with bind(settings) as bound:
         with answering_probes(bound, settings):
-            speakers = options.diarize is not False
-            models = choose(options, logger.info, speakers=speakers)
+            models = choose(options, logger.info, speakers=options.diarize is not False)
             server = load_server(models, settings, user_jobs)
         with exporting(settings.otel_exporter_otlp_endpoint):
             server.run([bound])

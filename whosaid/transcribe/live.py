@@ -99,9 +99,8 @@ def _write_files(options: Namespace, transcript: LiveTranscript, seconds: float)
     asked = for_keeping({**given, "output": asked_formats(formats, True)})
     recording = _output(options)
     made = {"live": True, **RunRequest(None, given).to_json()}
-    answer = transcript.answer(seconds, asked)
     told = {"name": recording.name, "path_sha256": recording.path_digest}
-    answer = {"recording": told, "made_with": made, **answer}
+    answer = {"recording": told, "made_with": made, **transcript.answer(seconds, asked)}
     answer = kept.with_documents(answer, formats, given)
     write_outputs(recording, answer, formats)
 

@@ -160,8 +160,7 @@ class LiveTranscript:
         languages = [item.language for item in items if item.language]
         language = max(languages, key=languages.count, default=None)
         warnings = tuple(dict.fromkeys([*self.warnings, *warnings_of(self._names, self._labels)]))
-        transcript = Transcript(chunks, language)
-        found = Answer(duration, transcript, segments, turns, warnings)
+        found = Answer(duration, Transcript(chunks, language), segments, turns, warnings)
         return response(found, InferenceConfig.read(parameters))
 
     def _item(self, event: Event) -> TranscriptItem:

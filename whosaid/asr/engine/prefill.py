@@ -279,8 +279,7 @@ def language_posterior(
     decoder: Decoder, encoded: Tensor, special_tokens: SpecialTokens
 ) -> LanguagePosterior:
     """Detect the language of `encoded` (1, frames, d_model), as in openai/whisper."""
-    hidden = decoder.first(special_tokens.start_of_transcript, encoded)
-    logits = decoder.scores(hidden)
+    logits = decoder.scores(decoder.first(special_tokens.start_of_transcript, encoded))
     codes, ids = zip(*special_tokens.languages.items(), strict=True)
     probabilities = upcast(logits[0, list(ids)]).softmax(dim=-1)
     no_speech_prob = _probability(logits, special_tokens.no_speech)

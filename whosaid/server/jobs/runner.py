@@ -94,8 +94,7 @@ class JobRunner:
 
     @property
     def _may_run(self) -> bool:
-        alive = self._service.endpoint.alive
-        return alive and not self._stopped and not process_ends()
+        return self._service.endpoint.alive and not self._stopped and not process_ends()
 
     async def _run(self) -> None:
         while not self._stopped:

@@ -105,8 +105,7 @@ class RealtimeSession:
         completing = asyncio.ensure_future(self._complete(self._place.ending.status))
         await self._place.wait_until(Stage.ENDED, self._settings.request_timeout)
         text = "the received audio could not be completed within the time limit"
-        late = Refusal(Kind.DEADLINE_EXCEEDED, text)
-        self._place.end(Ending(INTERNAL_ERROR, late))
+        self._place.end(Ending(INTERNAL_ERROR, Refusal(Kind.DEADLINE_EXCEEDED, text)))
         completing.cancel()
         await asyncio.wait({completing})
 
