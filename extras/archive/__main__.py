@@ -13,7 +13,6 @@ START = "run scripts/setup --archive, then .venv/bin/python -m extras.archive"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit status."""
     options = read(arguments)
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         reason = f"this Python has no {', '.join(missing)}: {START}"

@@ -64,7 +64,6 @@ def read_parameters(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def wants_speakers(parameters: Mapping[str, Any], recordings: Iterable[Recording]) -> bool:
-    """Return whether any recording wants diarization."""
     own = [each.parameters for each in recordings if "diarize" in (each.parameters or {})]
     return any(InferenceConfig.read(each).diarize for each in (parameters, *filter(None, own)))
 
@@ -211,7 +210,6 @@ def model_settings(archive: Archive) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command line; return the exit status."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return transcribe(prepare(options))

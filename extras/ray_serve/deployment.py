@@ -92,9 +92,7 @@ def _of_all_processes(app: ASGIApp) -> ASGIApp:
 
 
 class ProxyAnswers:
-    """Middleware in Serve's proxy: if no replica answers, the client gets an error in the server's
-    format instead of Serve's (404, 500, 503).
-    """
+    """Middleware in Serve's proxy: replaces Serve's errors (404, 500, 503) by the server's own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

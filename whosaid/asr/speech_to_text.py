@@ -57,9 +57,7 @@ class SpeechToText(Protocol):
 
     @property
     def windows(self) -> tuple[int, int, int]:
-        """The number of windows that are being decoded, of windows that wait for a row, and of rows
-        that there are.
-        """
+        """The numbers of windows being decoded, of windows that wait for a row, and of rows."""
 
     def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
         """Return the options with Whisper's language code. Raises InvalidParameter if the models

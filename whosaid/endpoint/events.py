@@ -10,9 +10,7 @@ from whosaid.asr import Transcribed
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The audio is decoded; it is `duration` seconds long. If a long recording is still being
-    decoded, this is `estimated`.
-    """
+    """The audio has `duration` seconds, `estimated` if a long recording is still being decoded."""
 
     duration: float
     estimated: bool = False

@@ -47,9 +47,7 @@ class AudioStream:
         return self._resampled(self._resampler, frame)
 
     def flush(self) -> NDArray[np.float32]:
-        """Return the samples that the filter still holds, and drop an incomplete sample. More bytes
-        may be pushed afterwards.
-        """
+        """Return the filter's remaining samples; drop an incomplete one. More bytes may follow."""
         self._odd = b""
         if self._resampler is None:
             return np.zeros(0, np.float32)

@@ -94,9 +94,7 @@ class Delta(LiveEvent):
 
 @dataclass(frozen=True, slots=True)
 class Words(LiveEvent):
-    """Words that became final since the last such event. `unstable` is a guess of the words that
-    follow, and replaces the last guess.
-    """
+    """Words that have become final. `unstable` guesses the next ones, replacing the last guess."""
 
     kind: ClassVar[str] = f"{TRANSCRIPTION}.words"
     item_id: str

@@ -34,9 +34,7 @@ def cache_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """Return the folder of what the user's programs keep; it may not exist yet. Raises RuntimeError
-    without a home.
-    """
+    """Return the user's folder for data; it may not exist. Raises RuntimeError without a home."""
     apple = sys.platform == "darwin"
     return _user_folder(
         "XDG_STATE_HOME", "Library/Application Support" if apple else ".local/state"

@@ -65,9 +65,7 @@ NEWEST = 0.2  # weight of the newest interval between two answers
 
 
 class Permit:
-    """One request's place in the queue, the `size` in bytes of its body in memory, and the sender's
-    `account`, if there is one.
-    """
+    """A request's place in the queue, its body's bytes in memory (`size`), and its `account`."""
 
     def __init__(self, permits: Permits) -> None:
         self.size = 0

@@ -1,6 +1,4 @@
-"""The time, unaffected by jumps of the wall clock while the process runs: nothing that is kept for
-a time expires, or waits, because of a jump.
-"""
+"""The time. The wall clock's jumps do not count, so nothing expires or waits because of a jump."""
 
 import time
 

@@ -66,7 +66,6 @@ class MergedTensors:
         self._embeddings = embeddings if self.unties else None
 
     def read(self, shapes: Mapping[str, Shape | None]) -> Iterator[tuple[str, Tensor]]:
-        """Yield keys and tensors as specified by `Tensors.read`."""
         own = {key: name for key, name in self._replaced.items() if key in shapes}
         read = dict(self._adapter.read({name: shapes[key] for key, name in own.items()}))
         yield from ((key, read[name]) for key, name in own.items())

@@ -95,7 +95,6 @@ class ModelBin:
         return np.asarray(weight / scale, np.float32)
 
     def read(self, shapes: Mapping[str, Shape | None]) -> Iterator[tuple[str, Tensor]]:
-        """Yield keys and tensors as specified by `Tensors.read`."""
         for key, shape in shapes.items():
             if shape not in (None, self.shape(key)):
                 raise StartError(f"{self.name}: {key} is {self.shape(key)}, not {shape}")

@@ -1,3 +1,1 @@
-"""Batched decoding: requests in, tokens out. Sessions, scheduler, prefill, speculative steps,
-runners, fallback.
-"""
+"""Batched decoding: requests in, tokens out."""

@@ -167,7 +167,6 @@ class StateMemory:
         return max(0, free - headroom) // self._bytes_per_row
 
     def _memory(self) -> HostMemory | None:
-        """Return free and total memory; None if unknown."""
         if self.device.type != "cuda":
             return host_memory()
         free, total = torch.cuda.mem_get_info(self.device)

@@ -191,9 +191,7 @@ def zeros(like: Tensor, *shape: int) -> Tensor:
 
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
-    """Return `values` on `device`; the host does not wait for CUDA, and torch keeps the
-    pinned memory for the next values.
-    """
+    """Return `values` on `device`. The host does not wait for CUDA; torch reuses pinned memory."""
     if values.device == device or device.type != "cuda":
         return values.to(device)
     pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)

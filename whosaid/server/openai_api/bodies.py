@@ -44,7 +44,6 @@ def file_of(answer: Answer, asked: AudioRequest) -> str:
 
 
 def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return the body of a JSON format."""
     body: dict[str, Any] = {"text": text_of(answer)}
     if asked.format == "verbose_json":
         body |= verbose(answer, asked)
