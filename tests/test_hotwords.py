@@ -137,9 +137,25 @@ def test_words_show_what_was_decoded_instead(demo_handler, monkeypatch):
     assert given["text"].split() == plain["text"].split()
 
 
-def test_the_command_line_reads_a_phrase_from_each_line_of_a_file(tmp_path):
-    (tmp_path / "names").write_text("Smith, John\n\n Žižek \n", encoding="utf-8")
+@pytest.mark.parametrize(
+    ("content", "phrases"),
+    [
+        ("Smith, John\n\n Žižek \n", ["Smith, John", "Žižek"]),
+        ('["Ada", {"text": "Žižek"}]', ["Ada", HotWord(text="Žižek")]),
+    ],
+)
+def test_the_command_line_reads_phrases_from_a_file(content, phrases, tmp_path):
+    (tmp_path / "names").write_text(content, encoding="utf-8")
     parser = CommandParser("test", "", ())
     add_parameters(parser)
     given = parameters(parser.parse_args(["--hotwords", str(tmp_path / "names")]))
-    assert InferenceConfig.read(given).hotwords == ["Smith, John", "Žižek"]
+    assert InferenceConfig.read(given).hotwords == phrases
+
+
+def test_silence_has_no_hot_words(demo_handler, monkeypatch):
+    monkeypatch.setattr(rescoring, "HANDICAP", 1e9)
+    quiet = base64.b64encode(wav_file(1e-3 * np.random.default_rng(0).normal(size=48_000), 16_000))
+    for vad_filter in (True, False):
+        asked = {"hotwords": ["Siobhan"], "vad_filter": vad_filter}
+        answer = demo_handler({"inputs": quiet.decode(), "parameters": asked})
+        assert "siobhan" not in json.dumps(answer).lower()

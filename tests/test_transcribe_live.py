@@ -117,14 +117,15 @@ def run(server: RealtimeServer, *arguments: str) -> int:
 
 
 def test_a_file_is_sent_as_decoded_and_its_words_written(server, recording, capsys):
-    assert run(server, str(recording), "--language", "en", "--hotwords", "Ada, Zuse") == 0
+    words = ["Ada", {"text": "Zuse", "sounds_like": ["tsooza"]}]
+    assert run(server, str(recording), "--language", "en", "--hotwords", json.dumps(words)) == 0
     decoded = decode_audio(recording.read_bytes(), RATE, AudioLimits(60, 2**20)).samples
     sent = np.frombuffer(bytes(server.audio), "<i2") / 32_768
     np.testing.assert_allclose(sent, decoded, atol=1 / 32_768)
     assert server.finals == 1
     assert server.paths == ["/v1/realtime?intent=transcription"]
     audio = {"format": {"type": "audio/pcm", "rate": 16_000}}
-    audio["transcription"] = {"language": "en", "keywords": ["Ada", "Zuse"]}
+    audio["transcription"] = {"language": "en", "keywords": words}
     audio["turn_detection"] = {"type": "server_vad"}
     include = [f"item.input_audio_transcription.{each}" for each in ("words", "segments")]
     update = {"type": "transcription", "audio": {"input": audio}, "include": include}

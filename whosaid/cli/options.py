@@ -84,11 +84,14 @@ def named_pairs(text: str, form: str) -> list[tuple[str, str]]:
 
 
 def _phrases(text: str) -> str:
-    """Return the lines of a file with the name `text` as JSON, else `text`."""
+    """Return the JSON list in a file with the name `text`, or its lines as one, else `text`."""
     if not Path(text).is_file():
         return text
-    lines = _read(partial(Path.read_text, encoding="utf-8"), text).splitlines()
-    return json.dumps([line.strip() for line in lines if line.strip()], ensure_ascii=False)
+    read = _read(partial(Path.read_text, encoding="utf-8"), text)
+    if read.lstrip().startswith("["):
+        return read
+    lines = [line.strip() for line in read.splitlines() if line.strip()]
+    return json.dumps(lines, ensure_ascii=False)
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -122,7 +125,7 @@ TASKS, WORDS = one_of("transcribe", "translate"), ("--word-timestamps",)
 PROMPT = 'earlier text, whose spelling is followed, e.g. "Dr. Lovelace, hello."'
 HOTWORDS = (
     'names and terms to expect, with commas, e.g. "Lovelace, Analytical Engine"; or a file with'
-    " one a line"
+    " one a line, or a JSON list"
 )
 ASSISTED = (
     "let the assistant draft (default: if that saves time); if it does not, a warning says why"

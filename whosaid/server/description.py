@@ -139,6 +139,7 @@ class TimedWord(BaseModel):
     start: float
     end: float
     speaker: str | None = None
+    heard: str | None = None
 
 
 class VerboseTranscription(TextTranscription):

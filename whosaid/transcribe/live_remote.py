@@ -244,10 +244,11 @@ def session_update(options: Namespace, rate: int, include: list[str]) -> dict[st
     # The server accepts clips only with segments.
     clips = options.known_speakers or [] if INCLUDE[1] in include else []
     threshold = options.known_speaker_threshold if clips else None
+    read = InferenceConfig.read({"hotwords": options.hotwords or ""})
     given = {
         "language": options.language,
         "prompt": options.prompt,
-        "keywords": InferenceConfig.read({"hotwords": options.hotwords or ""}).hotwords,
+        "keywords": read.model_dump(mode="json", include={"hotwords"})["hotwords"],
         "known_speaker_names": [clip["name"] for clip in clips],
         "known_speaker_references": [
             clip["reference"] if "reference" in clip else json.dumps(clip["voice"])

@@ -190,7 +190,9 @@ class LiveTranscript:
 
     def _word(self, given: Event) -> Word:
         start, end = self._later(given["start"]), self._later(given["end"])
-        return Word(str(given["word"]), start, end, given.get("speaker"), given.get("probability"))
+        speaker, probability = given.get("speaker"), given.get("probability")
+        word = str(given["word"])
+        return Word(word, start, end, speaker, probability, heard=given.get("heard"))
 
     def _later(self, seconds: float) -> float:
         """Convert a time of the session to a time of the whole audio."""

@@ -96,10 +96,10 @@ class Item {
       if (!blocks.length || blocks.at(-1).speaker !== speaker)
         blocks.push({ ...(isTold && { speaker }), text: "", timestamp: [each.start], words: [] });
       const block = blocks.at(-1);
-      const { word, start, end, probability } = each;
+      const { word, start, end, probability, heard } = each;
       block.text += word;
       block.timestamp[1] = end;
-      const about = isTold && { speaker, overlap: false };
+      const about = { ...(isTold && { speaker, overlap: false }), ...(heard && { heard }) };
       block.words.push({ word, timestamp: [start, end], probability, ...about });
     }
     return blocks;
