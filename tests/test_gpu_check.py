@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks.gpu_check import __main__ as command
-from benchmarks.gpu_check import checks, memory, sections, speed
+from benchmarks.gpu_check import checks, kernels, memory, sections, speed
 from benchmarks.gpu_check.page import (
     HEADER,
     LONGEST_CELL,
@@ -144,6 +144,18 @@ def profiled(events):
 
 def refuses(**_):
     raise RuntimeError("CUPTI is not permitted")
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_the_checked_kernels_are_the_engines(monkeypatch, graphs):
+    """On a GPU: cuDNN's attention is permitted as at a start with or without graphs."""
+    permitted = []
+    monkeypatch.setattr(kernels.CUDNN, "permit", permitted.append)
+    monkeypatch.setattr(kernels, "_check", lambda *_: note("error", "0%"))
+    settings = ModelSettings.for_demo().model_copy(update={"cuda_graphs": graphs})
+    subject = Subject(settings, torch.device("cuda"), torch.float16, quick=True)
+    assert kernels.check_kernels(subject)
+    assert permitted == [graphs]
 
 
 # Two kernels at once, a pause, and a copy; and the CPU.

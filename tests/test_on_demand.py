@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import mmap
 import os
 import sys
 import threading
@@ -163,7 +164,7 @@ def open_files() -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files are listed in /proc")
-def test_ten_reloads_leave_no_thread_and_no_file(whisper_folder, hum):
+def test_ten_reloads_leave_no_thread_no_file_and_no_memory(whisper_folder, hum):
     settings = ModelSettings(asr_model=str(whisper_folder), idle_unload_seconds=3600)
     made = EndpointHandler(settings=settings)
     body, seen = {"inputs": hum, "parameters": {"language": "en"}}, []
@@ -172,9 +173,11 @@ def test_ten_reloads_leave_no_thread_and_no_file(whisper_folder, hum):
         made.endpoint._models._unload_unused()
         # asyncio's threads grow to a fixed number; timers are other endpoints'.
         kept = {each for each in threading.enumerate() if not each.name.startswith("asyncio")}
-        seen.append((kept - timers(), open_files()))
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        seen.append((kept - timers(), open_files(), pages * mmap.PAGESIZE / 2**20))
     # The first two start what stays; earlier tests' threads and files may end meanwhile.
-    (before, files), (after, later) = seen[1], seen[-1]
+    (before, files, held), (after, later, now) = seen[1], seen[-1]
+    assert now - held < 8  # MiB; about 0.5 without a leak
     assert after <= before
     assert Counter(later) <= Counter(files)
     made.endpoint.close()

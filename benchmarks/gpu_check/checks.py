@@ -158,7 +158,7 @@ def _check_memory(subject: Subject) -> Finding:
     parts = {
         "models": size.models,
         f"{rows} rows": rows * size.per_row,
-        "beams, live rows and others": allocated - size.with_rows(rows),
+        "beams and others": allocated - size.with_rows(rows),
         "unused by torch": reserved - allocated,
         "graphs and CUDA's context": total - free - reserved,
         "free": free,

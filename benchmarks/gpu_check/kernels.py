@@ -8,16 +8,18 @@ from torch import Tensor
 from benchmarks.gpu_check.page import Finding, judge
 from benchmarks.gpu_check.subject import Subject
 from whosaid.asr.model.cpu_kernels import attention, encoder_attention
-from whosaid.asr.model.cuda_attention import MOST_ERROR
+from whosaid.asr.model.cuda_attention import CUDNN, MOST_ERROR
 
 FRAMES, HEAD_SIZE = 1_500, 64
 HEADS = (6, 20)  # of tiny and large-v3
 # Rows and positions: steps, drafts and prompts about the audio, and the encoder itself.
-SHAPES = ((1, 1), (24, 1), (48, 1), (24, 9), (4, 64), (1, FRAMES), (4, FRAMES))
+SHAPES = ((1, 1), (24, 1), (96, 1), (24, 9), (4, 64), (1, FRAMES), (4, FRAMES))
 
 
 def check_kernels(subject: Subject) -> list[Finding]:
     """Check each shape of attention to the audio."""
+    if subject.on_cuda:
+        CUDNN.permit(subject.settings.cuda_graphs)  # as an engine does
     dtype = subject.dtype if subject.dtype.is_floating_point else torch.float32
     shapes = SHAPES if subject.on_cuda else SHAPES[:1]
     return [_check(shape, heads, subject.device, dtype) for shape, heads in product(shapes, HEADS)]
