@@ -35,9 +35,11 @@ class DiarizerMasks:
         """Return the target's mask (frames, 4), as of `Track.mask`."""
         activity = self._activity(mixture)
         if generator.random() < DECIDED:
-            number = sum(each > LIKELY for each in activity.speaking.values())
-            speaking = {name: 1.0 * (each > LIKELY) for name, each in activity.speaking.items()}
-            activity = SpeakerActivity(speaking, 1.0 * (number > 1))
+            likely = {
+                name: (each > LIKELY).astype(np.float32) for name, each in activity.speaking.items()
+            }
+            several = np.sum([*likely.values()], axis=0) > 1
+            activity = SpeakerActivity(likely, several.astype(np.float32))
         turns = tuple(SpeakerTurn(name, 0, activity.end) for name in activity.speaking)
         return Track(turns[0].speaker, 0, activity.end, turns).mask(activity)
 
