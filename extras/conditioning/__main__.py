@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from config import ModelReference
+from config import REPOSITORY, SPEAKERS_MODEL, ModelReference
 from whosaid.cli.parser import CommandParser, one_of, option, whole_number
 from whosaid.errors import EndpointError
 
@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--device", "default: auto", type=one_of("auto", "cuda", "cpu"), default="auto")
     add("--minutes", "how long to train; default: 60", type=float, default=60.0)
     add("--rank", "of the low-rank updates; default: 16", type=whole_number(1), default=16)
+    add("--initial", "the weights to start from, a file; default: none", type=Path)
+    add("--pipeline", "the pyannote pipeline that makes the masks; default: the demo's")
     options = parser.parse_args(arguments)
     try:
         _train(options)
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _train(options: Namespace) -> None:
     import torch
 
-    from extras.conditioning.mixtures import cut
+    from extras.conditioning.mixtures import WINDOWS, cut_at_speeds
     from extras.conditioning.training import Distillation, train
     from extras.medusa.recordings import find_recordings
     from whosaid.asr import Checkpoint, load_whisper
@@ -72,7 +74,7 @@ def _train(options: Namespace) -> None:
     pieces = [
         piece
         for each in find_recordings(options.recordings)
-        for piece in cut(each.name, each.name.partition("-")[0], each.samples(), detect)
+        for piece in cut_at_speeds(each.name, each.name.partition("-")[0], each.samples(), detect)
     ]
     if len({each.speaker for each in pieces}) < 2:
         raise ValueError(f"{options.recordings}: at least two voices are needed")
@@ -82,12 +84,14 @@ def _train(options: Namespace) -> None:
     named = ModelReference.parse(options.model, Path.cwd())
     models = load_whisper(Checkpoint(named.name, named.revision), device, torch.float32)
     torch.manual_seed(0)
-    distillation = Distillation(models, options.rank, options.language)
+    pipeline = options.pipeline or str(REPOSITORY / SPEAKERS_MODEL)
+    distillation = Distillation(models, options.rank, options.language, pipeline)
     targets = distillation.targets(pieces, options.out / TEXTS)
     if not targets:
         raise ValueError(f"{options.recordings}: the model finds no usable text in the recordings")
     state, mixtures = options.out / STATE, 0
-    for mixtures, losses in train(distillation, targets, pieces, options.minutes, state):
+    minutes, initial = options.minutes, options.initial
+    for mixtures, losses in train(distillation, targets, pieces, minutes, state, initial):
         distillation.save(options.out / FILE)
         print("{:,} mixtures: cross entropy {:.3f}, distance {:.3f}".format(mixtures, *losses))
     card = CARD.format(
@@ -96,7 +100,7 @@ def _train(options: Namespace) -> None:
         command=COMMAND,
         mixtures=mixtures,
         voices=len({each.speaker for each in pieces}),
-        speech=sum(len(each.samples) for each in pieces) / SAMPLE_RATE / 60,
+        speech=sum(len(each.samples) for each in pieces) / len(WINDOWS) / SAMPLE_RATE / 60,
     )
     (options.out / "README.md").write_text(card, encoding="utf-8")
     print(f"encoder in {options.out}")

@@ -1,7 +1,4 @@
-"""Training windows: single voices, mixed anew for every step, with masks of the speakers.
-
-The true turns are known, and made as imprecise as a diarizer's.
-"""
+"""Training windows: single voices, mixed anew for every step, and who speaks when."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import resample_poly
 
 from tests.support.speech import Samples, reverberate
 from whosaid.asr.frontend.vad import DetectSpeech
@@ -16,22 +14,23 @@ from whosaid.timebase import SAMPLES_PER_TOKEN
 
 Frames = NDArray[np.bool_]  # 50 a second, as the encoder's
 
-WINDOW = 300  # frames, a fifth of Whisper's window: a training step takes a fifth of the time
-LONGEST, LEAST_SPEECH = 245, 50  # frames of a piece
-SPARE = 50  # frames of silence after a piece, in which its text ends
+# Frames of the windows, a fifth and half of Whisper's, and of the longest piece in each. A piece is
+# followed by SPARE frames of silence, in which its text ends.
+WINDOWS, SPARE = {300: 245, 750: 700}, 50
+LEAST_SPEECH = 50  # frames of a piece
 LOUDNESS = (0.015, 0.15)  # root mean square of a voice while it speaks
-KINDS = {"alone": 0.1, "apart": 0.3, "two": 0.5, "three": 0.1}  # probabilities
+SPEEDS = ((1, 1), (9, 8), (8, 9))  # at which each voice is played, so that it sounds like others
+KINDS = {"alone": 0.08, "apart": 0.17, "two": 0.55, "three": 0.2}  # probabilities
 LEAST_OVERLAP = 12  # frames
-PAUSES = (5, 25, 40)  # frames of the longest pause that a diarizer would fill
-BOUNDS = 3.0  # frames, standard deviation of a diarizer's bounds
+WITHIN = 0.35  # probability that the shorter of two voices that overlap lies in the longer
 GAIN_DB = 5.0  # level of other voices
 ROOM, NOISE = 0.3, 0.3  # probabilities of reverberation and noise
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """At most LONGEST frames of one voice: samples at 16 kHz, the frames in which the voice speaks,
-    and the piece's first frame in a window.
+    """A part of one voice: samples at 16 kHz, the frames in which the voice speaks, and the piece's
+    first frame in a window of so many `frames`.
     """
 
     name: str
@@ -39,26 +38,43 @@ class Piece:
     samples: Samples
     active: Frames
     start: int
+    frames: int
 
     @property
     def window(self) -> Samples:
         """The window that holds the piece alone."""
-        window = np.zeros(WINDOW * SAMPLES_PER_TOKEN, np.float32)
+        window = np.zeros(self.frames * SAMPLES_PER_TOKEN, np.float32)
         _add(window, self.samples, self.start * SAMPLES_PER_TOKEN)
         return window
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A window's samples, and the target's mask (WINDOW, 4) of `asr.frontend.target_speaker`."""
+    """A window's samples, and the frames (voices, frames) in which its voices speak, the target's
+    first.
+    """
 
     samples: Samples
-    mask: NDArray[np.float32]
+    active: Frames
 
 
-def cut(name: str, speaker: str, samples: Samples, detect: DetectSpeech) -> Iterator[Piece]:
-    """Yield the pieces of a recording of one voice, cut where it is quiet."""
-    generator = np.random.default_rng(list(name.encode()))
+def cut_at_speeds(
+    name: str, speaker: str, samples: Samples, detect: DetectSpeech
+) -> Iterator[Piece]:
+    """Yield the pieces of a recording of one voice at all SPEEDS, for all WINDOWS."""
+    for up, down in SPEEDS:
+        played = resample_poly(samples, up, down).astype(np.float32)
+        for frames in WINDOWS:
+            yield from cut(f"{name}:{up}:{down}:{frames}", speaker, played, detect, frames)
+
+
+def cut(
+    name: str, speaker: str, samples: Samples, detect: DetectSpeech, window: int
+) -> Iterator[Piece]:
+    """Yield the pieces of a recording of one voice for windows of so many frames, cut where it is
+    quiet.
+    """
+    generator, most = np.random.default_rng(list(name.encode())), WINDOWS[window]
     active = np.zeros(len(samples) // SAMPLES_PER_TOKEN, bool)
     for span in detect(samples):
         active[span.start // SAMPLES_PER_TOKEN : span.stop // SAMPLES_PER_TOKEN] = True
@@ -67,17 +83,17 @@ def cut(name: str, speaker: str, samples: Samples, detect: DetectSpeech) -> Iter
     start = 0
     while start < len(active):
         stop = len(active)
-        if stop - start > LONGEST:
-            longest = int(generator.integers(LONGEST // 2, LONGEST))
+        if stop - start > most:
+            longest = int(generator.integers(most // 2, most))
             first = start + longest * 3 // 5
             stop = first + int(np.argmin(power[first : start + longest]))
         speaks = active[start:stop]
         if speaks.sum() >= LEAST_SPEECH:
             loudness = np.exp(generator.uniform(*np.log(LOUDNESS)))
             gain = loudness / np.sqrt(np.square(frames[start:stop][speaks]).mean())
-            place = int(generator.integers(WINDOW - SPARE - len(speaks) + 1))
+            place = int(generator.integers(window - SPARE - len(speaks) + 1))
             part = (frames[start:stop].ravel() * gain).astype(np.float32)
-            yield Piece(f"{name}:{start}", speaker, part, speaks, place)
+            yield Piece(f"{name}:{start}", speaker, part, speaks, place, window)
         start = stop
 
 
@@ -86,53 +102,44 @@ def mix(
 ) -> Mixture:
     """Mix a target with voices of other speakers, in a random one of KINDS or in `kind`."""
     kind = kind or str(generator.choice(list(KINDS), p=list(KINDS.values())))
-    pause = int(generator.choice(PAUSES))
     reverberation = generator.uniform(0.15, 0.6) if generator.random() < ROOM else 0.0
-    samples = np.zeros(WINDOW * SAMPLES_PER_TOKEN, np.float32)
-    own, rest = np.zeros((2, WINDOW), bool)
+    samples = np.zeros(target.frames * SAMPLES_PER_TOKEN, np.float32)
     first, stop = target.start, target.start + len(target.active)
+    active: list[Frames] = []
 
-    def add(piece: Piece, start: int, gain: float, speak: Frames) -> None:
+    def add(piece: Piece, start: int, gain: float) -> None:
         heard = piece.samples * np.float32(gain)
         if reverberation:
             heard = reverberate(heard, reverberation, generator)
         _add(samples, heard, start * SAMPLES_PER_TOKEN)
-        _add(speak, _as_diarized(piece.active, generator, pause), start)
+        active.append(np.zeros(target.frames, bool))
+        _add(active[-1], piece.active, start)
 
-    add(target, first, 1.0, own)
+    add(target, first, 1.0)
     for _ in range({"alone": 0, "three": 2}.get(kind, 1)):
         other = target
         while other.speaker == target.speaker:
             other = others[int(generator.integers(len(others)))]
         length = len(other.active)
         if kind == "apart":
-            start = first - length if first > WINDOW - stop else stop
+            start = first - length if first > target.frames - stop else stop
+        elif generator.random() < WITHIN:
+            start = int(
+                generator.integers(min(first, stop - length), max(first, stop - length) + 1)
+            )
         else:
             earliest, latest = first - length + LEAST_OVERLAP, stop - LEAST_OVERLAP
             start = int(generator.integers(earliest, latest))
-        add(other, start, 10 ** (generator.uniform(-GAIN_DB, GAIN_DB) / 20), rest)
+        add(other, start, 10 ** (generator.uniform(-GAIN_DB, GAIN_DB) / 20))
     if generator.random() < NOISE:
         samples += _noise(samples, generator)
-    classes = np.stack([~own & ~rest, own & ~rest, rest & ~own, own & rest], axis=-1)
-    return Mixture(samples, classes.astype(np.float32))
+    return Mixture(samples, np.stack(active))
 
 
 def _add(whole: NDArray[Any], part: NDArray[Any], start: int) -> None:
     """Add a part that may begin before the whole and end after it."""
     first, last = max(start, 0), min(start + len(part), len(whole))
     whole[first:last] += part[first - start : last - start]
-
-
-def _as_diarized(active: Frames, generator: np.random.Generator, pause: int) -> Frames:
-    """Return frames with pauses up to `pause` frames filled and all bounds moved at random."""
-    bounds = np.flatnonzero(np.diff(np.r_[False, active, False]))
-    pauses = bounds[1:-1].reshape(-1, 2)
-    filled = [each for each in pauses if each[1] - each[0] <= pause]
-    turns = np.setdiff1d(bounds, filled).reshape(-1, 2)
-    found = np.zeros_like(active)
-    for start, stop in np.rint(turns + generator.normal(0, BOUNDS, turns.shape)).astype(int):
-        found[max(start, 0) : max(stop, 0)] = True
-    return found
 
 
 def _noise(samples: Samples, generator: np.random.Generator) -> Samples:

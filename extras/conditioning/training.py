@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import WhisperForConditionalGeneration
 
 from benchmarks.decoding import decode
-from extras.conditioning.mixtures import WINDOW, Piece, mix
+from extras.conditioning.masks import DiarizerMasks
+from extras.conditioning.mixtures import WINDOWS, Piece, mix
 from extras.medusa.hidden_states import save_whole
 from whosaid.asr import DecodeOptions, WhisperModels
 from whosaid.asr.checkpoint.assistants import main_digest
@@ -32,21 +33,22 @@ from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.frontend.target_speaker import OVERLAP, TARGET
 from whosaid.asr.model import cpu_kernels
 from whosaid.asr.model.encoder import AudioEncoder, LogMel
+from whosaid.runtime.device import choose_dtype
 from whosaid.timebase import SAMPLES_PER_TOKEN
 
-BATCH = 4  # mixtures in a step
+BATCH = {300: 4, 750: 2}  # mixtures in a step, which takes turns, by frames of the window
 # The highest learning rates of transformations and low-rank updates; shares of the time for the
 # rise and the fall.
-TRANSFORM_RATE, UPDATE_RATE, LEAST_RATE, RISE, FALL = 3e-3, 1e-3, 0.03, 0.02, 0.25
+TRANSFORM_RATE, UPDATE_RATE, LEAST_RATE, RISE, FALL = 1.5e-3, 7e-4, 0.03, 0.02, 0.4
 SAVE_EVERY = 5 * 60  # seconds
-LONGEST_TEXT, LEAST_LOGPROB = 60, -1.0  # tokens; a text that is less likely teaches nothing
+LONGEST_TEXT, LEAST_LOGPROB = 110, -1.0  # tokens; a text that is less likely teaches nothing
 IGNORED = -100  # F.cross_entropy's
 OTHERS, BASIS = 2, 16  # the mask's column of other voices; pieces whose silence begins the training
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A piece with the frozen model's text, and the encoder's output (WINDOW, d_model)."""
+    """A piece with the frozen model's text, and the encoder's output (frames, d_model)."""
 
     piece: Piece
     tokens: list[int]
@@ -56,24 +58,30 @@ class Target:
 class Distillation:
     """The frozen model, the conditioning that is trained, and the losses."""
 
-    def __init__(self, models: WhisperModels, rank: int, language: str) -> None:
+    def __init__(self, models: WhisperModels, rank: int, language: str, pipeline: str) -> None:
         assert models.checkpoint is not None
         cpu_kernels.AVAILABLE = False  # oneDNN's products have no gradient
         self.models, self.device, self.rank = models, models.device, rank
+        self.lower = choose_dtype("auto", models.device) == torch.bfloat16
         self.parameters = new_parameters(models, rank)
         self.encoder = AudioEncoder(models.model, None, Conditioning(self.parameters))
         self.prompt = models.special_tokens.prompt(language, "transcribe", timestamps=False)
         network = WhisperForConditionalGeneration.from_pretrained(**models.checkpoint.source)
         self.network = network.float().requires_grad_(False).to(models.device).eval()
-        self.log_mel = LogMel(models.feature_extractor, models.device)
-        self.log_mel.n_samples = WINDOW * SAMPLES_PER_TOKEN
+        self.masks = DiarizerMasks(pipeline)
+        self.log_mel = {
+            frames: LogMel(models.feature_extractor, models.device) for frames in WINDOWS
+        }
+        for frames, log_mel in self.log_mel.items():
+            log_mel.n_samples = frames * SAMPLES_PER_TOKEN
 
     @torch.no_grad()
     def targets(self, pieces: Sequence[Piece], path: Path) -> list[Target]:
         """Return the pieces with usable texts as targets; `path` keeps the texts."""
         texts: dict[str, list[int]] = json.loads(path.read_text()) if path.is_file() else {}
         outputs = {
-            each.name: self.encoder.forward(self.log_mel([each.window])).half() for each in pieces
+            each.name: self.encoder.forward(self.log_mel[each.frames]([each.window])).half()
+            for each in pieces
         }
         requests = [
             Request(each.name, each.samples, self.prompt, LONGEST_TEXT, outputs[each.name].float())
@@ -97,9 +105,9 @@ class Distillation:
         """Replace frames of other voices alone by the mean silent frame, as a start."""
         frames = []
         for each in (target.piece for target in targets[:BASIS]):
-            silent = np.ones(WINDOW, bool)
+            silent = np.ones(each.frames, bool)
             silent[each.start :][: len(each.active)] = ~each.active
-            features = self.encoder.convolved(self.log_mel([each.window]))
+            features = self.encoder.convolved(self.log_mel[each.frames]([each.window]))
             frames.append(features[0, torch.from_numpy(silent).to(self.device)])
         self.parameters["fddt.0.weight"][OTHERS] = 0
         self.parameters["fddt.0.bias"][OTHERS] = torch.cat(frames).mean(dim=0)
@@ -109,14 +117,19 @@ class Distillation:
     ) -> Tensor:
         """Return the mean cross entropy, and the mean distance of the encoder's outputs, (2,)."""
         mixtures = [mix(each.piece, others, generator) for each in batch]
-        mask = torch.from_numpy(np.stack([each.mask for each in mixtures])).to(self.device)
-        encoded = self.encoder.forward(self.log_mel([each.samples for each in mixtures]), mask)
+        masks = np.stack([self.masks.of(each, generator) for each in mixtures])
+        mask = torch.from_numpy(masks).to(self.device)
+        features = self.log_mel[batch[0].piece.frames]([each.samples for each in mixtures])
         read, wanted = self._texts([each.tokens for each in batch])
-        hidden = self.network.model.decoder(
-            input_ids=read, encoder_hidden_states=encoded, use_cache=False
-        ).last_hidden_state
         chosen = wanted != IGNORED
-        cross_entropy = F.cross_entropy(self.network.proj_out(hidden[chosen]), wanted[chosen])
+        with torch.autocast(self.device.type, torch.bfloat16, self.lower):
+            encoded = self.encoder.forward(features, mask)
+            hidden = self.network.model.decoder(
+                input_ids=read, encoder_hidden_states=encoded, use_cache=False
+            ).last_hidden_state
+            scores = self.network.proj_out(hidden[chosen]).float()
+        encoded = encoded.float()
+        cross_entropy = F.cross_entropy(scores, wanted[chosen])
         outputs = torch.stack([each.output for each in batch]).to(self.device).float()
         scale = outputs.var(dim=(0, 1)).clamp(min=1e-4)
         distance = ((encoded - outputs).square() / scale).mean(dim=2)
@@ -162,12 +175,16 @@ def train(
     others: Sequence[Piece],
     minutes: float,
     state: Path,
+    initial: Path | None = None,
 ) -> Iterator[tuple[int, list[float]]]:
-    """Train for `minutes`, including those in the file `state`, with the voices of `others`.
+    """Train for `minutes`, including those in the file `state`, with the voices of `others`, from
+    the weights in the file `initial`.
 
     Yields the number of mixtures and the mean losses whenever the state was saved.
     """
     parameters = distillation.parameters
+    spoken = {each: [one for one in targets if one.piece.frames == each] for each in BATCH}
+    voices = {each: [one for one in others if one.frames == each] for each in BATCH}
     groups = [
         {
             "params": [each for name, each in parameters.items() if name.startswith(part)],
@@ -183,6 +200,9 @@ def train(
             each.data.copy_(kept["parameters"][name])
         optimizer.load_state_dict(kept["optimizer"])
         step, seconds = kept["step"], kept["seconds"]
+    elif initial is not None:
+        for name, weight in load_file(initial).items():
+            parameters[name].data.copy_(weight)
     else:
         distillation.suppress_others(targets)
     losses: list[Tensor] = []
@@ -192,8 +212,10 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = group["rate"] * rate_factor(seconds / (minutes * 60))
         generator = np.random.default_rng([7, step])
-        batch = [targets[number] for number in generator.integers(len(targets), size=BATCH)]
-        found = distillation.losses(batch, others, generator)
+        frames = [*BATCH][step % len(BATCH)]
+        chosen = generator.integers(len(spoken[frames]), size=BATCH[frames])
+        batch = [spoken[frames][number] for number in chosen]
+        found = distillation.losses(batch, voices[frames], generator)
         optimizer.zero_grad()
         torch.autograd.backward(found.sum())
         nn.utils.clip_grad_norm_(parameters.values(), 1.0)
@@ -205,7 +227,7 @@ def train(
             kept = {"parameters": parameters, "optimizer": optimizer.state_dict()}
             save_whole({**kept, "step": step, "seconds": seconds}, state)
             saved = seconds
-            yield step * BATCH, torch.stack(losses).mean(dim=0).tolist()
+            yield step * sum(BATCH.values()) // len(BATCH), torch.stack(losses).mean(dim=0).tolist()
             losses = []
 
 

@@ -1,13 +1,16 @@
 """Mixtures, gradients, and the command on a random Whisper and voices of noise."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
 
+from config import REPOSITORY, SPEAKERS_MODEL
 from extras.conditioning.__main__ import main
-from extras.conditioning.mixtures import KINDS, LONGEST, WINDOW, cut, mix
+from extras.conditioning.masks import DiarizerMasks
+from extras.conditioning.mixtures import KINDS, WINDOWS, Mixture, cut, cut_at_speeds, mix
 from extras.conditioning.training import new_parameters, rate_factor
 from tests.helpers.oracle import TINY, models_of
 from tests.support.audio_files import wav_file
@@ -16,43 +19,75 @@ from whosaid.asr import Checkpoint, load_whisper
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.conditioning import Conditioning, read_conditioning
 from whosaid.asr.model.encoder import AudioEncoder
+from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+
+DEMO = REPOSITORY / "demo"
 
 
 def pieces_of(speakers, seconds=9.0):
     return [
         piece
         for number in range(speakers)
-        for piece in cut("1.wav", str(number), noise(seconds, number), hears_sound)
+        for piece in cut("1.wav", str(number), noise(seconds, number), hears_sound, 300)
     ]
 
 
-def test_a_recording_is_cut_in_its_pauses():
-    samples = noise(9)
+@pytest.mark.parametrize("frames", WINDOWS)
+def test_a_recording_is_cut_in_its_pauses(frames):
+    samples = noise(18)
     samples[3 * SAMPLE_RATE : 3 * SAMPLE_RATE + 2000] = 0
-    pieces = list(cut("1.wav", "7", samples, hears_sound))
-    assert sum(len(each.active) for each in pieces) == 450
+    pieces = list(cut("1.wav", "7", samples, hears_sound, frames))
+    assert sum(len(each.active) for each in pieces) == 900
     for each in pieces:
         assert len(each.samples) == len(each.active) * SAMPLES_PER_TOKEN
-        assert len(each.active) <= LONGEST
+        assert len(each.active) <= WINDOWS[frames] == WINDOWS[each.frames]
         alone = each.window[each.start * SAMPLES_PER_TOKEN :][: len(each.samples)]
         assert np.array_equal(alone, each.samples)
 
 
+def test_a_voice_is_heard_at_all_speeds():
+    pieces = [*cut_at_speeds("1.wav", "7", noise(4), hears_sound)]
+    seconds = {len(each.active) / 50 for each in pieces if each.frames == 300}
+    assert seconds == {4.0, 4.5, 3.54}
+    assert len({each.name for each in pieces}) == len(pieces) == 6
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mixture_holds_the_target_as_masked(kind, monkeypatch):
+def test_a_mixture_holds_its_voices(kind, monkeypatch):
     monkeypatch.setattr("extras.conditioning.mixtures.ROOM", 0)
     monkeypatch.setattr("extras.conditioning.mixtures.NOISE", 0)
-    monkeypatch.setattr("extras.conditioning.mixtures.BOUNDS", 0)
     target, *others = pieces_of(3)
     for seed in range(20):
         found = mix(target, others, np.random.default_rng(seed), kind)
-        _, own, other, overlap = found.mask.T.astype(bool)
-        assert (found.mask.sum(axis=1) == 1).all()
-        rest = (found.samples - target.window).reshape(WINDOW, -1).any(axis=1)
-        assert np.array_equal(own | overlap, target.window.reshape(WINDOW, -1).any(axis=1))
-        assert np.array_equal(other | overlap, rest)
-        assert overlap.any() == (kind in ("two", "three"))
+        own, rest = found.active[0], found.active[1:].any(axis=0)
+        heard = (found.samples - target.window).reshape(target.frames, -1).any(axis=1)
+        assert np.array_equal(own, target.window.reshape(target.frames, -1).any(axis=1))
+        assert np.array_equal(rest, heard)
+        assert (own & rest).any() == (kind in ("two", "three"))
+
+
+@pytest.mark.parametrize("decided", [0, 1])
+@pytest.mark.parametrize("seconds", [6, 15])
+def test_masks_follow_each_voice(decided, seconds, monkeypatch):
+    monkeypatch.setattr("extras.conditioning.masks.DECIDED", decided)
+    recording = (DEMO / "conversation.ogg").read_bytes()
+    samples = decode_audio(recording, SAMPLE_RATE, AudioLimits(600, 2**24)).samples
+    words = json.loads((DEMO / "conversation.json").read_text())["words"]
+    voices = sorted({word["speaker"] for word in words if word["start"] < seconds})
+    active = np.zeros((len(voices), seconds * 50), bool)
+    for word in words:
+        if word["start"] < seconds:
+            start, stop = (round(50 * word[each]) for each in ("start", "end"))
+            active[voices.index(word["speaker"]), start:stop] = True
+    masks = DiarizerMasks(str(REPOSITORY / SPEAKERS_MODEL))
+    for own in range(len(voices)):
+        spoken = np.roll(active, -own, axis=0)
+        mixture = Mixture(samples[: seconds * SAMPLE_RATE], spoken)
+        mask = masks.of(mixture, np.random.default_rng(0))
+        assert np.allclose(mask.sum(axis=1), 1, atol=1e-3)
+        assert set(np.unique(mask)) <= {0, 1} or not decided
+        assert np.mean((mask[:, 1] + mask[:, 3] > 0.5) == spoken[0]) > 0.8
 
 
 def test_new_parameters_change_nothing_and_have_gradients(monkeypatch):
@@ -74,7 +109,9 @@ def test_new_parameters_change_nothing_and_have_gradients(monkeypatch):
 
 
 def test_rates_rise_stay_and_fall():
-    assert [rate_factor(each) for each in (0.01, 0.5, 0.875, 1.0)] == [0.5, 1.0, 0.5, 0.03]
+    assert [rate_factor(each) for each in (0.01, 0.5, 0.8, 1.0)] == pytest.approx(
+        [0.5, 1, 0.5, 0.03]
+    )
 
 
 @pytest.fixture(scope="module")
