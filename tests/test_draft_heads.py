@@ -75,11 +75,10 @@ def test_the_further_layer_reads_positions_as_they_come():
     expected = oracle.states_read_by_heads(models, window, tokens)
     plain = dataclasses.replace(models, medusa=None)
     hidden = oracle.states_read_by_heads(plain, window, tokens)[None]
-    features = models.feature_extractor(window, sampling_rate=16_000, return_tensors="pt")
     model = MedusaModel(Decoder(models.model), models.medusa)
     cache = model.block.allocate(1, 16)
     with torch.inference_mode():
-        encoded = models.model.get_encoder()(features.input_features.double()).last_hidden_state
+        encoded = models.model.get_encoder()(oracle.features_of(models, window)).last_hidden_state
         model.block.fill_cross_kv(encoded, cache)
         for start, stop in ((0, 5), (5, 7), (7, 9), (9, 11)):
             positions = torch.arange(start, stop)[None]

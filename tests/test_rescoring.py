@@ -22,9 +22,7 @@ ENDING = RAGGED[TINY]
 def log_probs_of(window, prompt, text):
     """Return transformers' log-probability of each token of `text` after the prompt."""
     models = models_of(TINY, ENDING)
-    features = models.feature_extractor(
-        window.samples, sampling_rate=16_000, return_tensors="pt"
-    ).input_features.to(models.model.dtype)
+    features = oracle.features_of(models, window.samples)
     read = torch.tensor([[*prompt, *text]])
     scores = models.model(features, decoder_input_ids=read[:, :-1]).logits.log_softmax(-1)[0]
     return scores[len(prompt) - 1 :].gather(1, torch.tensor(text)[:, None])[:, 0]
