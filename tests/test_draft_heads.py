@@ -22,9 +22,8 @@ def test_heads_are_residual_blocks_before_the_projection(blocks):
     for number in range(2):
         ahead = oracle.head_output(newest, heads, number)
         torch.testing.assert_close(scores[:, number], models.model.proj_out(ahead) + bias)
-    torch.testing.assert_close(
-        HeadStack(heads)(newest[:, None])[:, 0, 3], oracle.head_output(newest, heads, 3)
-    )
+    found = HeadStack(heads)(newest[:, None])[:, 0, 3]
+    torch.testing.assert_close(found, oracle.head_output(newest, heads, 3))
     first = tuple(type(each)(each.weight[:1], each.bias[:1]) for each in heads)
     torch.testing.assert_close(HeadStack(first)(newest)[:, 0], oracle.head_output(newest, heads, 0))
 

@@ -115,9 +115,8 @@ def test_words_lie_within_the_entry_that_lists_them(demo_handler, passage, answe
         audio, ungrouped = wav_file(passage, 16_000), {"group_by_speaker": False}
         answer = ask(demo_handler, audio, return_timestamps="word", **ungrouped)
         assert len(answer["speakers"]) > 3
-        assert [entry["text"] for entry in answer["speakers"]] == [
-            chunk["text"] for chunk in answer["chunks"]
-        ]
+        spoken, chunks = ([each["text"] for each in answer[k]] for k in ("speakers", "chunks"))
+        assert spoken == chunks
     for entry in answer["speakers"]:
         words = entry["words"]
         assert entry["timestamp"] == [words[0]["timestamp"][0], words[-1]["timestamp"][1]]

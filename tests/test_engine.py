@@ -156,9 +156,8 @@ def test_statistics_are_those_of_transformers_scores():
         with torch.inference_mode():
             logits = models.model(features, decoder_input_ids=read[:, :-1]).logits[0]
         start = window.prompt.index(models.special_tokens.start_of_transcript)
-        assert answer.no_speech_prob == pytest.approx(
-            logits[start].softmax(-1)[models.special_tokens.no_speech].item()
-        )
+        no_speech = logits[start].softmax(-1)[models.special_tokens.no_speech].item()
+        assert answer.no_speech_prob == pytest.approx(no_speech)
         begin = len(window.prompt)
         rules, expected = oracle.rules_of(models, True, begin), []
         for place, token in enumerate(said, begin):
@@ -253,9 +252,7 @@ def test_rejected_texts_alone_are_those_of_beams_beside_any_neighbours():
     first = decode(engine, windows, DecodeOptions())
     rejected = {key for key, each in first.items() if retrying().rejects(each)}
     assert 0 < len(rejected) < len(windows)
-    expected = {
-        key: by_beams[key].tokens if key in rejected else tokens for key, tokens in greedy.items()
-    }
+    expected = greedy | {key: by_beams[key].tokens for key in rejected}
     for batch_size, drafts in ((1, 0), (3, 0), (8, 4)):
         options = DecodeOptions(True, True, batch_size, retrying(), drafts)
         beside = decode(engine_of(TINY, RAGGED[TINY], 0.0), windows, options)
