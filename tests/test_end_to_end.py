@@ -71,9 +71,8 @@ def test_the_conversations_turns_are_those_of_its_three_speakers(answer):
         _, _, _, start, seconds, _, _, speaker, *_ = line.split()
         found.append(SpeakerTurn(speaker, float(start), float(start) + float(seconds)))
     assert len({turn.speaker for turn in found}) == 3
-    rate = DiarizationErrorRate(collar=0.25, skip_overlap=True)(
-        annotation(truth), annotation(found), uem=Timeline([Segment(0, END)])
-    )
+    metric = DiarizationErrorRate(collar=0.25, skip_overlap=True)
+    rate = metric(annotation(truth), annotation(found), uem=Timeline([Segment(0, END)]))
     assert rate <= 0.15
 
 

@@ -49,8 +49,9 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     starts = prefill(state, batch, filters)
     assert len(products) == 1  # over the vocabulary
     for row, prompt in enumerate(prompts):
-        given = {"encoder_outputs": (encoded[row, None],)}
-        logits = models.model(**given, decoder_input_ids=torch.tensor([prompt])).logits[0]
+        logits = models.model(
+            encoder_outputs=(encoded[row, None],), decoder_input_ids=torch.tensor([prompt])
+        ).logits[0]
         start = prompt.index(models.special_tokens.start_of_transcript)
         languages = list(models.special_tokens.languages.values())
         among = logits[start, languages].softmax(-1)

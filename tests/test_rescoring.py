@@ -154,6 +154,5 @@ def test_a_rejected_text_is_not_rescored():
     proposing, windows = Proposing(0), windows_of(True, 3)
     options = DecodeOptions(fallback=Fallback(3, logprob_threshold=0.0), proposer=proposing)
     answers = decode(engine_of(TINY, ENDING), windows, options)
-    assert sorted(tokens for _, tokens, _ in proposing.asked) == sorted(
-        each.tokens for each in answers.values() if each.tokens
-    )
+    texts = [each.tokens for each in answers.values() if each.tokens]
+    assert sorted(tokens for _, tokens, _ in proposing.asked) == sorted(texts)

@@ -44,9 +44,8 @@ def test_the_interval_is_that_of_the_mean():
     found = difference([Count(n, 100) for n in ours], [Count(n, 100) for n in theirs])
     mean, error = (ours - theirs).mean() / 100, (ours - theirs).std() / 100 / np.sqrt(60)
     assert found.value == pytest.approx(mean)
-    assert (found.low, found.high) == pytest.approx(
-        (mean - 1.96 * error, mean + 1.96 * error), abs=0.1 * error
-    )
+    normal = (mean - 1.96 * error, mean + 1.96 * error)
+    assert (found.low, found.high) == pytest.approx(normal, abs=0.1 * error)
 
 
 def test_pairs_of_recordings_stay_together():
