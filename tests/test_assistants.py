@@ -119,7 +119,6 @@ def test_an_english_only_pair(tmp_path):
     transcriber = Transcriber(models, fallback=None, detect_speech=hears_sound)
     options = transcriber.validate(TranscriptionOptions())
     plain = transcriber.transcribe(noise(2.0), options)
-    assisted = transcriber.transcribe(
-        noise(2.0), replace(options, decode=replace(options.decode, assisted=True))
-    )
+    drafted = replace(options, decode=replace(options.decode, assisted=True))
+    assisted = transcriber.transcribe(noise(2.0), drafted)
     assert [chunk.text for chunk in assisted.chunks] == [chunk.text for chunk in plain.chunks] != []

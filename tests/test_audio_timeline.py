@@ -202,16 +202,12 @@ class TestWavSizes:
         assert decoded(bytes(data)).warnings == ()
 
     def test_truncated_file_gives_a_warning(self):
-        assert decoded(WAV[: len(WAV) // 2]).warnings == (
-            "the file is cut short: 6.00 s could be decoded",
-        )
-
-
-TICK = Fraction(1, 1_000)
+        (warning,) = decoded(WAV[: len(WAV) // 2]).warnings
+        assert warning == "the file is cut short: 6.00 s could be decoded"
 
 
 def timeline(duration: float | None = None, name: str = "matroska,webm") -> Timeline:
-    stream: Any = SimpleNamespace(time_base=TICK)
+    stream: Any = SimpleNamespace(time_base=Fraction(1, 1_000))
     return Timeline(name, stream, 0.0, duration)
 
 

@@ -205,9 +205,8 @@ def test_text_lacking_timestamps_is_split_into_timed_sentences():
 @pytest.mark.parametrize("reader", [READER, UNTIMED])
 def test_text_cut_in_a_loop_ends_with_its_last_word(reader, repetitive):
     tokens = (at(0), GOOD, at(1.0), at(1.0), MORNING) if reader is READER else (GOOD, MORNING)
-    result = dataclasses.replace(
-        result_of(*tokens), cut=True, repetitive=repetitive, timestamps=reader is READER
-    )
+    cut = {"cut": True, "repetitive": repetitive, "timestamps": reader is READER}
+    result = dataclasses.replace(result_of(*tokens), **cut)
     read = reader.read(WINDOW, result, samples_of(WINDOW))
     assert read.looped is repetitive
     assert bool(read.unfinished) is not repetitive

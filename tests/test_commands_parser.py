@@ -188,9 +188,8 @@ def test_other_parameters_are_given_as_json():
 
 
 def test_variables_that_are_suggested_are_settings():
-    assert set(VARIABLES.values()) == {
-        name.upper() for name in ModelSettings.model_fields if not name.endswith("_model")
-    }
+    names = {name for name in ModelSettings.model_fields if not name.endswith("_model")}
+    assert set(VARIABLES.values()) == {name.upper() for name in names}
 
 
 def test_settings_of_the_server_have_an_option_or_are_suggested(capsys):
@@ -256,6 +255,5 @@ def test_a_command_reads_its_line_prepares_its_packages_and_runs(monkeypatch):
 def test_a_missing_package_of_a_client_is_one_line(capsys):
     with pytest.raises(SystemExit, match="1"):
         check.require("scripts/demo", ("sys", "no_such_package"), 1)
-    assert capsys.readouterr().err == (
-        "scripts/demo: first pip install no-such-package, or run scripts/setup\n"
-    )
+    told = "scripts/demo: first pip install no-such-package, or run scripts/setup\n"
+    assert capsys.readouterr().err == told

@@ -477,9 +477,8 @@ def test_every_window_has_its_part_of_the_mask(monkeypatch):
     mask[17, :] = 0.4, 0.2, 0.2, 0.2
     samples, requests = noise(10.0), []
     speech, enrolment = TargetSpeaker(samples, mask).speech, enrolment_of(7)
-    assert [(each.start, each.stop) for each in speech] == [
-        (16_000 * start, 16_000 * (start + 1)) for start in (1, 3, 8)
-    ]
+    expected = [(16_000 * start, 16_000 * (start + 1)) for start in (1, 3, 8)]
+    assert [(each.start, each.stop) for each in speech] == expected
     add = transcriber.engine.add
     monkeypatch.setattr(
         transcriber.engine, "add", lambda session, new: (requests.extend(new), add(session, new))

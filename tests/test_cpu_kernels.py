@@ -77,9 +77,8 @@ def test_a_product_is_that_of_torch(shape, outputs, biased):
 def test_bias_of_the_call_replaces_the_layers(outputs):
     x, weight = torch.randn(3, 256), torch.randn(outputs, 256)
     own, other = torch.ones(outputs), torch.randn(outputs)
-    torch.testing.assert_close(
-        PackedLinear(weight, own)(x, other), F.linear(x, weight, other), rtol=1e-5, atol=1e-4
-    )
+    found = PackedLinear(weight, own)(x, other)
+    torch.testing.assert_close(found, F.linear(x, weight, other), rtol=1e-5, atol=1e-4)
 
 
 @torch.inference_mode()

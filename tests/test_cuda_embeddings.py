@@ -35,9 +35,8 @@ def pipeline_of(model):
 def network_on_cuda(range_=1.0):
     torch.manual_seed(0)
     model = WeSpeakerResNet34()
-    model.resnet = ResNet(
-        BasicBlock, [1, 1, 1, 1], m_channels=8, feat_dim=80, embed_dim=256, two_emb_layer=False
-    )
+    sizes = {"m_channels": 8, "feat_dim": 80, "embed_dim": 256}
+    model.resnet = ResNet(BasicBlock, [1, 1, 1, 1], **sizes, two_emb_layer=False)
     model.eval()
     with torch.no_grad():
         model.resnet.bn1.weight.mul_(range_)
@@ -46,9 +45,8 @@ def network_on_cuda(range_=1.0):
 
 
 def embed(ours, windows=2 * BATCH - 1):
-    activity = SlidingWindowFeature(
-        np.ones((windows, FRAMES, 3), np.float32), SlidingWindow(duration=SECONDS, step=1.0)
-    )
+    active = np.ones((windows, FRAMES, 3), np.float32)
+    activity = SlidingWindowFeature(active, SlidingWindow(duration=SECONDS, step=1.0))
     samples = torch.zeros(1, round((windows + SECONDS) * RATE))
     found = ours({"waveform": samples, "sample_rate": RATE}, activity, exclude_overlap=True)
     assert found.shape == (windows, 3, 256)

@@ -476,9 +476,8 @@ def test_memory_shortage_while_timing_steps_disables_drafts(graphs, monkeypatch,
 
 def test_cpu_measures_costs_and_returns_the_memory():
     engine = DecodeEngine(drafting_models())
-    assert set(engine.context.drafting.costs.seconds) == {
-        (rows, drafts) for rows in (1, 4, 12) for drafts in StepRunner.timed_drafts
-    }
+    timed = {(rows, drafts) for rows in (1, 4, 12) for drafts in StepRunner.timed_drafts}
+    assert set(engine.context.drafting.costs.seconds) == timed
     assert engine.memory.state is None
 
 

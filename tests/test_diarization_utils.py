@@ -106,9 +106,8 @@ def score(speakers, unit, turns, exclusive) -> float:
 def test_attribution_keeps_words_and_treats_chunks_independently(chunks, turns, exclusive):
     attributed = attribute(chunks, turns, exclusive)
     assert attributed == tuple(attribute([chunk], turns, exclusive)[0] for chunk in chunks)
-    assert [replace(chunk, words=()) for chunk in attributed] == [
-        replace(chunk, words=()) for chunk in chunks
-    ]
+    before, after = ([replace(chunk, words=()) for chunk in each] for each in (chunks, attributed))
+    assert after == before
     bare = [[replace(each, speaker=None, overlap=False) for each in it.words] for it in attributed]
     assert bare == units_of(chunks)
 
@@ -268,9 +267,8 @@ def test_one_speaker_is_split_at_a_long_pause_only():
 def test_segment_of_a_chunk_has_the_longest_speaker(chunks, turns, exclusive):
     attributed = attribute(chunks, turns, exclusive)
     segments = segment_per_chunk(attributed)
-    assert [(s.text, s.start, s.end, s.words) for s in segments] == [
-        (c.text, c.words[0].start, c.words[-1].end, c.words) for c in attributed
-    ]
+    expected = [(c.text, c.words[0].start, c.words[-1].end, c.words) for c in attributed]
+    assert [(s.text, s.start, s.end, s.words) for s in segments] == expected
     for segment in segments:
         said: dict[str, float] = {}
         for word in segment.words:

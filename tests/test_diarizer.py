@@ -36,9 +36,8 @@ def test_turns_are_cut_to_speech_and_its_margin(turns, speech):
     assert Counter((turn.speaker, at) for turn in cut for at in moments(turn)) == expected
     assert all(spans.values())
     speakers = len({turn.speaker for turn in found})
-    assert Diarization(found, (), SpeakerHints(2)).warnings == (
-        () if speakers == 2 else (f"speaker hints could not be met: {speakers} found",)
-    )
+    told = () if speakers == 2 else (f"speaker hints could not be met: {speakers} found",)
+    assert Diarization(found, (), SpeakerHints(2)).warnings == told
 
 
 def moments(turn: SpeakerTurn) -> range:

@@ -22,9 +22,8 @@ def test_heads_are_residual_blocks_before_the_projection(blocks):
     for number in range(2):
         ahead = oracle.head_output(newest, heads, number)
         torch.testing.assert_close(scores[:, number], models.model.proj_out(ahead) + bias)
-    torch.testing.assert_close(
-        HeadStack(heads)(newest[:, None])[:, 0, 3], oracle.head_output(newest, heads, 3)
-    )
+    found = HeadStack(heads)(newest[:, None])[:, 0, 3]
+    torch.testing.assert_close(found, oracle.head_output(newest, heads, 3))
     first = tuple(type(each)(each.weight[:1], each.bias[:1]) for each in heads)
     torch.testing.assert_close(HeadStack(first)(newest)[:, 0], oracle.head_output(newest, heads, 0))
 
@@ -75,11 +74,10 @@ def test_the_further_layer_reads_positions_as_they_come():
     expected = oracle.states_read_by_heads(models, window, tokens)
     plain = dataclasses.replace(models, medusa=None)
     hidden = oracle.states_read_by_heads(plain, window, tokens)[None]
-    features = models.feature_extractor(window, sampling_rate=16_000, return_tensors="pt")
     model = MedusaModel(Decoder(models.model), models.medusa)
     cache = model.block.allocate(1, 16)
     with torch.inference_mode():
-        encoded = models.model.get_encoder()(features.input_features.double()).last_hidden_state
+        encoded = models.model.get_encoder()(oracle.features_of(models, window)).last_hidden_state
         model.block.fill_cross_kv(encoded, cache)
         for start, stop in ((0, 5), (5, 7), (7, 9), (9, 11)):
             positions = torch.arange(start, stop)[None]

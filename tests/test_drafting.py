@@ -103,9 +103,8 @@ def test_costs_between_and_beyond_the_measured_are_linear():
     table = StepCosts({shape: 0.01 * sum(shape) for shape in shapes})
     assert table.step(8, 0) == pytest.approx(2 * table.step(4, 0))
     assert table.step(1, 2) == pytest.approx((4 * table.seconds[1, 1] + table.seconds[1, 6]) / 5)
-    assert table.step(1, 10) == pytest.approx(
-        table.seconds[1, 6] + 4 * (table.seconds[1, 6] - table.seconds[1, 1]) / 5
-    )
+    slope = (table.seconds[1, 6] - table.seconds[1, 1]) / 5
+    assert table.step(1, 10) == pytest.approx(table.seconds[1, 6] + 4 * slope)
 
 
 @pytest.mark.parametrize("heads", [0, 3])

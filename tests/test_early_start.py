@@ -216,9 +216,8 @@ def shared(whisper_folder) -> Iterator[Endpoint]:
     """In float32, so that no batch changes a number; nothing is decoded again."""
     models = load_whisper(Checkpoint(str(whisper_folder)), CPU, torch.float32)
     load = partial(Transcriber, models, fallback=None, limits=Limits(shared=True))
-    endpoint = TranscriptionEndpoint(
-        resident(Recogniser(load, 1), TurnsOfSeconds()), AudioLimits(600, 2**26), CPU, 1
-    )
+    models = resident(Recogniser(load, 1), TurnsOfSeconds())
+    endpoint = TranscriptionEndpoint(models, AudioLimits(600, 2**26), CPU, 1)
     yield endpoint
     endpoint.close()
 

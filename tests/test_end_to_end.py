@@ -71,9 +71,8 @@ def test_the_conversations_turns_are_those_of_its_three_speakers(answer):
         _, _, _, start, seconds, _, _, speaker, *_ = line.split()
         found.append(SpeakerTurn(speaker, float(start), float(start) + float(seconds)))
     assert len({turn.speaker for turn in found}) == 3
-    rate = DiarizationErrorRate(collar=0.25, skip_overlap=True)(
-        annotation(truth), annotation(found), uem=Timeline([Segment(0, END)])
-    )
+    metric = DiarizationErrorRate(collar=0.25, skip_overlap=True)
+    rate = metric(annotation(truth), annotation(found), uem=Timeline([Segment(0, END)]))
     assert rate <= 0.15
 
 
@@ -115,9 +114,8 @@ def test_words_lie_within_the_entry_that_lists_them(demo_handler, passage, answe
         audio, ungrouped = wav_file(passage, 16_000), {"group_by_speaker": False}
         answer = ask(demo_handler, audio, return_timestamps="word", **ungrouped)
         assert len(answer["speakers"]) > 3
-        assert [entry["text"] for entry in answer["speakers"]] == [
-            chunk["text"] for chunk in answer["chunks"]
-        ]
+        spoken, chunks = ([each["text"] for each in answer[k]] for k in ("speakers", "chunks"))
+        assert spoken == chunks
     for entry in answer["speakers"]:
         words = entry["words"]
         assert entry["timestamp"] == [words[0]["timestamp"][0], words[-1]["timestamp"][1]]

@@ -125,9 +125,8 @@ def test_the_response_of_the_contract(endpoint, hum):
 def test_speakers_are_counted_where_there_is_speech(endpoint, hum, wanted, found):
     """The third voice is in noise: two speakers were found."""
     diarizer = StandInDiarizer((*TURNS, SpeakerTurn("SPEAKER_02", 5.0, 9.0)))
-    warnings = endpoint(speaks(), diarizer)(
-        {"inputs": hum, "parameters": {"num_speakers": wanted}}
-    )["warnings"]
+    body = {"inputs": hum, "parameters": {"num_speakers": wanted}}
+    warnings = endpoint(speaks(), diarizer)(body)["warnings"]
     assert warnings == ([f"speaker hints could not be met: {found} found"] if found else [])
 
 

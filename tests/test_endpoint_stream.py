@@ -249,9 +249,8 @@ async def test_others_go_between_two_clips(endpoint, with_clips, recording, gate
 
     enrols = asyncio.ensure_future(endpoint.answer(with_clips(2, 4, 5, 6)))
     assert await asyncio.to_thread(gate.begun.wait, 60)
-    other = asyncio.ensure_future(
-        endpoint.answer(parsed(endpoint, recording(8), language="en", diarize=True))
-    )
+    request = parsed(endpoint, recording(8), language="en", diarize=True)
+    other = asyncio.ensure_future(endpoint.answer(request))
     assert await asyncio.to_thread(gate.waits.wait, 60)
     gate.go_on.set()
     await asyncio.gather(enrols, other)
@@ -325,9 +324,8 @@ def test_a_request_that_fails_in_the_engine_fails_alone(alone, endpoint, recordi
     bad = parsed(endpoint, recording(3), language="en", prompt="word303")
 
     async def together():
-        return await asyncio.gather(
-            *(endpoint.answer(each) for each in [good[0], bad, good[1]]), return_exceptions=True
-        )
+        answers = [endpoint.answer(each) for each in (good[0], bad, good[1])]
+        return await asyncio.gather(*answers, return_exceptions=True)
 
     answers = asyncio.run(together())
     assert isinstance(answers.pop(1), ModelError)

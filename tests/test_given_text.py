@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from config import DEMO_MODELS
 from tests.helpers.distances import edits
-from tests.helpers.oracle import rules_of
+from tests.helpers.oracle import features_of, rules_of
 from tests.helpers.stand_ins import asking
 from tests.support.tiny_whispers import SMALL, hears_sound, loaded, noise
 from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
@@ -194,9 +194,7 @@ def test_untimed_window_weighs_given_words_as_transformers_does():
     assert (sorted(of_word), unspoken) == ([*words], ())
     first, *_ = of_word[words[1]].tokens
     prompt = MODELS.special_tokens.prompt("en", "transcribe", False, ())
-    features = MODELS.feature_extractor(
-        schedule.samples(windows[1]), sampling_rate=SAMPLE_RATE, return_tensors="pt"
-    ).input_features.to(MODELS.model.dtype)
+    features = features_of(MODELS, schedule.samples(windows[1]))
     ids = torch.tensor([prompt])
     with torch.inference_mode():
         scores = MODELS.model(features, decoder_input_ids=ids).logits[:, -1]

@@ -109,9 +109,8 @@ def test_live_pass_equals_a_files_window(transcriber, seed, timestamps):
         every = sum(read_segments(result.tokens, begin, SECONDS), ())
     aligned = aligned_words(result, every, samples, models, "en")
     expected = [each.word for words in aligned for each in words]
-    assert [(each.text, each.start, each.end) for each in found.words] == [
-        (each.text, each.start, each.end) for each in expected
-    ]
+    heard, truth = ([(w.text, w.start, w.end) for w in each] for each in (found.words, expected))
+    assert heard == truth
     decode, end_of_text = models.tokenizer.decode, models.special_tokens.end_of_text
     before, text = 0, ""
     for word, timed in zip(found.words, expected, strict=True):
@@ -185,20 +184,15 @@ def test_a_pass_that_is_closed_leaves_no_row(transcriber, steps):
 
 def test_passes_beside_each_other_and_beside_a_file(recogniser):
     options = recogniser.transcriber.validate(asking(language="en"))
-    alone = [
-        recogniser.submit(
-            recogniser.transcriber.live_pass(noise(SECONDS, seed), options)
-        ).result.result(60)
-        for seed in range(3)
-    ]
+    hear = recogniser.transcriber.live_pass
+    passes = [hear(noise(SECONDS, seed), options) for seed in range(3)]
+    alone = [recogniser.submit(each).result.result(60) for each in passes]
 
     def submit_all():
         """Between two turns, so that all of them are decoded together."""
         file = run_steps(recogniser.transcriber.start(np.tile(noise(2.5, 9), 4), options))
         lives = [
-            recogniser.transcriber.live_pass(
-                noise(SECONDS, seed), options, each.tokens[:seed], each.tokens
-            )
+            hear(noise(SECONDS, seed), options, each.tokens[:seed], each.tokens)
             for seed, each in enumerate(alone)
         ]
         return [recogniser.submit(each) for each in (file, *lives)]

@@ -170,9 +170,8 @@ def test_silence_is_counted_from_the_last_speech(detector):
 
 def test_settings_change_between_two_pushes(detector):
     """A longer silence keeps a turn that the shorter one would have ended."""
-    samples = np.concatenate(
-        [conversation()[4 * SAMPLE_RATE : 5 * SAMPLE_RATE], np.zeros(SAMPLE_RATE, np.float32)]
-    )
+    second = conversation()[4 * SAMPLE_RATE : 5 * SAMPLE_RATE]
+    samples = np.append(second, np.zeros(SAMPLE_RATE, np.float32))
     turns = TurnDetector(detector, TurnSettings(silence_duration_ms=200))
     turns.push(samples[:SAMPLE_RATE])
     turns.change(TurnSettings(silence_duration_ms=1_500))

@@ -50,9 +50,8 @@ def test_the_sampling_options_of_a_checkpoint_have_no_effect(tmp_path):
     ):
         model = model_of(SMALL, seed=3)
         model.generation_config.update(**options)
-        transcriber = Transcriber(
-            load(save(tmp_path / name, SMALL, model)), fallback=None, detect_speech=hears_sound
-        )
+        models = load(save(tmp_path / name, SMALL, model))
+        transcriber = Transcriber(models, fallback=None, detect_speech=hears_sound)
         options = TranscriptionOptions(decode=DecodeOptions(timestamps=False))
         transcripts.append(transcriber.transcribe(noise(2.0), options))
     assert transcripts[0].text

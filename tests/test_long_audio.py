@@ -160,9 +160,8 @@ def test_long_gaps_inside_speech_give_no_words_and_cost_none(transcriber):
         said += [word.text for word in passage.words]
         gaps.append((position + passage.words[-1].end + 1, position + passage.duration + 15))
         position = gaps[-1][1]
-    transcript = transcriber.transcribe(
-        np.concatenate(parts), TranscriptionOptions(language="en", decode=DecodeOptions())
-    )
+    options = TranscriptionOptions(language="en", decode=DecodeOptions())
+    transcript = transcriber.transcribe(np.concatenate(parts), options)
     words = [word for chunk in transcript.chunks for word in chunk.words]
     middles = [(word.start + word.end) / 2 for word in words]
     assert [at for at in middles if any(start < at < stop for start, stop in gaps)] == []

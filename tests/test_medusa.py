@@ -139,9 +139,8 @@ def test_the_digest_is_of_what_the_files_hold(tmp_path):
     save(tmp_path, SMALL, whisper())
     weights = load_file(tmp_path / "model.safetensors")
     names = ("layer_norm.weight", "layer_norm.bias", "embed_tokens.weight")
-    expected = hashlib.sha256(
-        b"".join(weights[f"model.decoder.{name}"].numpy().astype("<f4").tobytes() for name in names)
-    ).hexdigest()
+    listed = [weights[f"model.decoder.{name}"].numpy().astype("<f4") for name in names]
+    expected = hashlib.sha256(b"".join(each.tobytes() for each in listed)).hexdigest()
     assert base_digest(whisper()) == expected
     assert base_digest(model_of(SMALL).double()) == expected
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int8):
@@ -182,9 +181,8 @@ def test_assisted_requests_use_whichever_drafter_there_is(tmp_path):
     texts = []
     for models in (plain, with_assistant(plain, Checkpoint(str(folder)))):
         transcriber = Transcriber(models, fallback=None, detect_speech=hears_sound)
-        options = transcriber.validate(
-            TranscriptionOptions(language="en", decode=DecodeOptions(assisted=True))
-        )
+        asked = TranscriptionOptions(language="en", decode=DecodeOptions(assisted=True))
+        options = transcriber.validate(asked)
         transcript = transcriber.transcribe(noise(2.0), options)
         texts.append(transcript.text)
         assert len(transcript.warnings) == (models.medusa is None)

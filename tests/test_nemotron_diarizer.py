@@ -177,9 +177,8 @@ activities = st.integers(0, 2**32 - 1).map(
 @given(activities, st.sampled_from([0.0, 0.045, 0.095]), st.sampled_from([0.0, 0.065, 0.195]))
 def test_short_pauses_and_turns_go_as_in_pyannotes_pipelines(found, on, off):
     # What lasts until the end is ended there by a frame more, in the middle of which it stands.
-    scores = SlidingWindowFeature(
-        np.pad(found, ((0, 1), (0, 0))), SlidingWindow(1 / RATE, 1 / RATE, -0.5 / RATE)
-    )
+    frames = SlidingWindow(1 / RATE, 1 / RATE, -0.5 / RATE)
+    scores = SlidingWindowFeature(np.pad(found, ((0, 1), (0, 0))), frames)
     expected = Binarize(min_duration_on=on, min_duration_off=off)(scores)
     active = nemotron.smooth(found > 0.5, nemotron.Durations(on, off), RATE)
     turns = [(f"SPEAKER_{label:02d}", *turn) for turn, _, label in expected.itertracks(True)]
@@ -451,13 +450,11 @@ def test_an_endpoint_answers_with_it(folder, monkeypatch, tmp_path):
         response = asyncio.run(respond(endpoint, body))
     finally:
         endpoint.close()
-    assert {entry["speaker"] for entry in response["speakers"]} <= {
-        f"SPEAKER_0{number}" for number in range(8)
-    }
+    labels = {f"SPEAKER_0{number}" for number in range(8)}
+    assert {entry["speaker"] for entry in response["speakers"]} <= labels
     assert response["output"]["rttm"].startswith("SPEAKER ")
-    assert response["known_speakers"] == [
-        {"name": "Anna", "label": None, "similarity": None, "matched": False}
-    ]
+    unmatched = {"name": "Anna", "label": None, "similarity": None, "matched": False}
+    assert response["known_speakers"] == [unmatched]
     assert response["warnings"][:2] == [
         "speaker hints are ignored: the diarization model takes none",
         "known_speakers are ignored: the diarization model compares no voices",

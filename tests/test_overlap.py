@@ -93,9 +93,8 @@ def test_windows_have_the_share_of_their_speech_in_which_voices_overlap():
         SpeakerTurn("A", 20, 30), SpeakerTurn("B", 29.8, 30),  # too little
         SpeakerTurn("A", 30, 35), SpeakerTurn("A", 32, 35),  # alone
     ]  # fmt: skip
-    assert overlap.overlapped_windows(chunks, decided(turns), 40.0) == pytest.approx(
-        {(0, 10): 0.15, (10, 20): 0.3}
-    )
+    found = overlap.overlapped_windows(chunks, decided(turns), 40.0)
+    assert found == pytest.approx({(0, 10): 0.15, (10, 20): 0.3})
 
 
 def test_probabilities_choose_windows_that_turns_do_not():
@@ -166,9 +165,8 @@ def test_an_enrolment_is_where_its_speaker_speaks_most(turns, whole, steps):
         if not alone:
             start, _ = most_speech([speaker in each for each in by_step], steps)
         found = overlap.find_enrolment(speaker, turns, whole, steps / STEPS)
-        assert found.window == pytest.approx(
-            ((begin + start) / STEPS, min(begin + start + steps, end) / STEPS)
-        )
+        window = (begin + start, min(begin + start + steps, end))
+        assert found.window == pytest.approx(tuple(each / STEPS for each in window))
         inside = [turn for turn in turns if turn.start < found.stop and turn.end > found.start]
         assert [*found.turns] == inside
 
@@ -219,9 +217,8 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
     assert [word.start for word in whole.chunks[1].words] == [10.0, 11.0]
     assert whole.unwritten == (Unwritten(5, 6), Unwritten(16, 19))
     words = [word for each in attribute(whole.chunks, turns, turns) for word in each.words]
-    assert "".join(f"{word.text}/{word.speaker}" for word in words[2:7]) == (
-        " i/A say/A yes/B please/B indeed/A"
-    )
+    told = "".join(f"{word.text}/{word.speaker}" for word in words[2:7])
+    assert told == " i/A say/A yes/B please/B indeed/A"
 
 
 @pytest.fixture(scope="module")
@@ -275,9 +272,6 @@ def ask(demo_handler, demo_endpoint, monkeypatch, scene, wav, enrolments):
     return ask
 
 
-SPEAKERS = {"Anna": "SPEAKER_00", "Bob": "SPEAKER_01"}
-
-
 def wrong(answer, scene):
     """The word errors of each speaker."""
     return {
@@ -285,7 +279,7 @@ def wrong(answer, scene):
             [word.text.strip() for word in scene.words if word.speaker == name],
             [each["word"].strip() for each in answer["words"] if each["speaker"] == label],
         )
-        for name, label in SPEAKERS.items()
+        for name, label in (("Anna", "SPEAKER_00"), ("Bob", "SPEAKER_01"))
     }
 
 
@@ -426,9 +420,8 @@ def live(demo_endpoint, monkeypatch, scene):
 
 
 def assert_segments(found, answer, later=0.0):
-    assert [(each.text, each.speaker) for each in found] == [
-        (each["text"], each["speaker"]) for each in answer["speakers"]
-    ]
+    told = [(each["text"], each["speaker"]) for each in answer["speakers"]]
+    assert [(each.text, each.speaker) for each in found] == told
     for each, other in zip(found, answer["speakers"], strict=True):
         times = [time + later for time in other["timestamp"]]
         assert [each.start, each.end] == pytest.approx(times, abs=0.05)

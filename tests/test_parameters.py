@@ -102,12 +102,7 @@ TABLE = {
         beside={"channels": "separate"},
     ),
     "channel_starts": Decision(
-        ["0", "12.5"],
-        ALL,
-        "",
-        "--channel-starts",
-        page=True,
-        beside={"channels": "separate"},
+        ["0", "12.5"], ALL, "", "--channel-starts", page=True, beside={"channels": "separate"}
     ),
 }
 EACH = pytest.mark.parametrize(("name", "decision"), TABLE.items())

@@ -1,14 +1,12 @@
 """pyannote imported without packages for training, against a plain import, in subprocesses."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from config import DEMO_MODELS, REPOSITORY
+from config import DEMO_MODELS
+from tests.helpers.programs import run_python
 from tests.support.audio_files import conversation
 
 # How pyannote is imported first; then the demo's pipeline diarizes.
@@ -49,10 +47,8 @@ def found(tmp_path_factory):
     np.save(samples, conversation()[: 12 * 16_000])
 
     def run(how: str) -> dict[str, object]:
-        command = [sys.executable, "-c", DIARIZE.format(first=FIRST[how])]
-        command += [str(DEMO_MODELS / "diarization"), str(samples)]
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        script = DIARIZE.format(first=FIRST[how])
+        done = run_python("-c", script, DEMO_MODELS / "diarization", samples)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

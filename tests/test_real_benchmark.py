@@ -220,9 +220,8 @@ def test_engines_recognise_a_sentence_and_failures_are_left_out(
 
 def test_weights_are_converted_once(tmp_path, whisper_folder):
     first = convert(whisper_folder, tmp_path)
-    assert {"model.bin", "tokenizer.json", "preprocessor_config.json"} <= {
-        path.name for path in first.iterdir()
-    }
+    files = {path.name for path in first.iterdir()}
+    assert {"model.bin", "tokenizer.json", "preprocessor_config.json"} <= files
     written = (first / "model.bin").stat().st_mtime_ns
     assert convert(whisper_folder, tmp_path) == first
     assert (first / "model.bin").stat().st_mtime_ns == written

@@ -123,9 +123,8 @@ def voice_in(handler, inputs):
 
 
 def test_people_are_named_by_their_clips(recordings, whisper_base_folder):
-    settings = ModelSettings(
-        asr_model=str(whisper_base_folder), diarization_model=SPEAKERS_MODEL, dtype="float32"
-    )
+    models = {"asr_model": str(whisper_base_folder), "diarization_model": SPEAKERS_MODEL}
+    settings = ModelSettings(**models, dtype="float32")
     handler = EndpointHandler(settings=settings)
     files = [(name.title(), f"azure_enrollment_{name}") for name in PEOPLE]
     clips = [{"name": name, "reference": in_base64(recordings, file)} for name, file in files]

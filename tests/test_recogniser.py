@@ -330,10 +330,8 @@ def test_a_signal_does_not_wait_for_the_load():
 def test_recognisers_one_after_another_share_a_thread():
     thread, seen = EngineThread(), []
     for _ in range(3):
-        engine = StandInEngine(lambda _: None)
-        made = Recogniser(
-            lambda engine=engine: StandInTranscriber(Transcript((), "en"), engine), 1, None, thread
-        )
+        transcriber = StandInTranscriber(Transcript((), "en"), StandInEngine(lambda _: None))
+        made = Recogniser(lambda it=transcriber: it, 1, None, thread)
         seen.append(made.run(threading.current_thread))
         made.close()
     assert len(set(seen)) == 1

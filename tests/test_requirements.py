@@ -63,12 +63,9 @@ def test_packages_of_the_servers_are_never_moved(python):
 
 def test_nothing_contradicts_what_is_installed(environment):
     uv = REPOSITORY / ".venv" / "bin" / "uv"
-    done = subprocess.run(
-        [str(uv), "pip", "check", "--offline", "--python", str(environment / "bin" / "python")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    python = environment / "bin" / "python"
+    command = [str(uv), "pip", "check", "--offline", "--python", str(python)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     at_odds = set(re.findall(r"The package `([\w.-]+)`", done.stdout + done.stderr))
     assert at_odds == AT_ODDS[environment.name], done.stdout + done.stderr
     assert "Checked" in done.stdout + done.stderr

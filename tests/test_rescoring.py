@@ -22,9 +22,7 @@ ENDING = RAGGED[TINY]
 def log_probs_of(window, prompt, text):
     """Return transformers' log-probability of each token of `text` after the prompt."""
     models = models_of(TINY, ENDING)
-    features = models.feature_extractor(
-        window.samples, sampling_rate=16_000, return_tensors="pt"
-    ).input_features.to(models.model.dtype)
+    features = oracle.features_of(models, window.samples)
     read = torch.tensor([[*prompt, *text]])
     scores = models.model(features, decoder_input_ids=read[:, :-1]).logits.log_softmax(-1)[0]
     return scores[len(prompt) - 1 :].gather(1, torch.tensor(text)[:, None])[:, 0]
@@ -156,6 +154,5 @@ def test_a_rejected_text_is_not_rescored():
     proposing, windows = Proposing(0), windows_of(True, 3)
     options = DecodeOptions(fallback=Fallback(3, logprob_threshold=0.0), proposer=proposing)
     answers = decode(engine_of(TINY, ENDING), windows, options)
-    assert sorted(tokens for _, tokens, _ in proposing.asked) == sorted(
-        each.tokens for each in answers.values() if each.tokens
-    )
+    texts = [each.tokens for each in answers.values() if each.tokens]
+    assert sorted(tokens for _, tokens, _ in proposing.asked) == sorted(texts)

@@ -196,9 +196,8 @@ def test_times_in_files_are_within_the_audio(inner, spoken, duration):
     words = tuple(Word(" a.", *span, "S") for span in inner)
     segments = (SpeakerSegment("S", " a." * len(words), 0.0, duration, words),) if words else ()
     turns = tuple(SpeakerTurn(*turn) for turn in spoken)
-    files = answered(
-        Answer(duration, Transcript((), "en"), segments, turns), output=["srt", "vtt", "rttm"]
-    )["output"]
+    answer = Answer(duration, Transcript((), "en"), segments, turns)
+    files = answered(answer, output=["srt", "vtt", "rttm"])["output"]
     for form in ("srt", "vtt"):
         clocks = re.findall(r"(\d+):(\d\d):(\d\d)[,.](\d{3})", files[form])
         times = [((int(h) * 60 + int(m)) * 60 + int(s)) * 1000 + int(ms) for h, m, s, ms in clocks]
@@ -248,9 +247,8 @@ def test_text_of_channels_follows_the_order_of_chunks(channels, duration, by_spe
         times = zip(moments[::2], moments[1::2], strict=True)
         chunks = [Chunk(f" {place}-{n}", *each) for n, each in enumerate(times)]
         heard.append(Transcript(tuple(chunks), "en"))
-    config = InferenceConfig.read(
-        {"channels": "separate", "return_timestamps": "word", "group_by_speaker": by_speaker}
-    )
+    asked = {"return_timestamps": "word", "group_by_speaker": by_speaker}
+    config = InferenceConfig.read({"channels": "separate", **asked})
     found = attributed(duration, heard, [None] * len(heard), KnownVoices(), config)
     answer = response(found, config)
     assert "".join(chunk["text"] for chunk in answer["chunks"]) == answer["text"]

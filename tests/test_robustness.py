@@ -121,15 +121,9 @@ ANSWERS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def endpoint(whisper_folder, assistant_folder) -> EndpointHandler:
     """Tiny models, tight limits, and a token that must not show."""
-    made = EndpointHandler(
-        settings=ModelSettings(
-            asr_model=str(whisper_folder),
-            assistant_model=str(assistant_folder),
-            hf_token=SECRET,
-            max_audio_seconds=LIMITS.max_seconds,
-            max_audio_bytes=LIMITS.max_bytes,
-        )
-    )
+    models = {"asr_model": str(whisper_folder), "assistant_model": str(assistant_folder)}
+    limits = {"max_audio_seconds": LIMITS.max_seconds, "max_audio_bytes": LIMITS.max_bytes}
+    made = EndpointHandler(settings=ModelSettings(**models, **limits, hf_token=SECRET))
     made.endpoint.recogniser.transcriber.fallback = None  # random models are never sure
     return made
 

@@ -56,9 +56,8 @@ def preloaded(tmp_path_factory, monkeypatch):
 
     def preload(script: str) -> None:
         folder = tmp_path_factory.mktemp("preloaded")
-        (folder / "before_forks.py").write_text(
-            f"import os\nfrom whosaid.audio import confinement\n{script}"
-        )
+        imports = "import os\nfrom whosaid.audio import confinement\n"
+        (folder / "before_forks.py").write_text(imports + script)
         monkeypatch.syspath_prepend(folder)
         monkeypatch.setattr(sandbox, "PRELOADED", (*sandbox.PRELOADED, "before_forks"))
         sandbox._template.end()
@@ -113,10 +112,8 @@ class TestRecordings:
 
     @pytest.mark.parametrize("name", some(2, TAGGED))
     def test_five_thousand_are_not(self, name):
-        data = TAGGED[name](5_000)
-        assert decode_audio(data, 16_000, LIMITS).duration == pytest.approx(
-            decode_audio(TAGGED[name](0), 16_000, LIMITS).duration
-        )
+        tagged, plain = (decode_audio(TAGGED[name](n), 16_000, LIMITS) for n in (5_000, 0))
+        assert tagged.duration == pytest.approx(plain.duration)
 
     def test_a_header_can_be_looked_at_alone(self, source):
         check_container(source)

@@ -164,9 +164,8 @@ def test_long_loud_sound_is_decoded_as_possible_speech(parts):
         assert 3 * SAMPLE_RATE <= stop - start <= 8 * SAMPLE_RATE
         assert np.sqrt(np.mean(samples[start:stop] ** 2)) > 0.015
         assert not any(span.start < stop and start < span.stop for span in speech)
-        assert np.array_equal(
-            schedule.samples(Window(start, stop, stop, tentative=True)), samples[start:stop]
-        )
+        window = Window(start, stop, stop, tentative=True)
+        assert np.array_equal(schedule.samples(window), samples[start:stop])
     assert all(one[1] <= other[0] for one, other in pairwise(tentative))
     position, edge = 0, MARGIN + SAMPLES_PER_TOKEN
     for seconds, kind in parts:
@@ -245,11 +244,8 @@ def test_retries_of_unwritten_speech_are_bounded(seconds, part, unfinished):
 
 def test_only_long_pauses_are_replaced_by_silence():
     samples = sound(30)
-    speech = [
-        SampleSpan(0, 5 * SAMPLE_RATE),
-        SampleSpan(6 * SAMPLE_RATE, 8 * SAMPLE_RATE),
-        SampleSpan(20 * SAMPLE_RATE, 25 * SAMPLE_RATE),
-    ]
+    seconds = ((0, 5), (6, 8), (20, 25))
+    speech = [SampleSpan(start * SAMPLE_RATE, stop * SAMPLE_RATE) for start, stop in seconds]
     schedule = Schedule(samples, speech, 30 * SAMPLE_RATE)
     (window,) = schedule.pop_ready(1)
     found = schedule.samples(window)

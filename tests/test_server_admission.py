@@ -113,11 +113,9 @@ def test_a_limit_leaves_room_for_the_largest_audio(kind, fits):
     assert asyncio.run(status(fits * 2 + SLACK_BYTES)) == 413
 
 
-CHUNKED = {"content-type": "application/json", "transfer-encoding": "chunked"}
-
-
 def chunked(app, parts):
-    return call(app, headers=CHUNKED, parts=parts)
+    headers = {"content-type": "application/json", "transfer-encoding": "chunked"}
+    return call(app, headers=headers, parts=parts)
 
 
 def announced(length):

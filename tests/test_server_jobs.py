@@ -326,9 +326,8 @@ async def test_answers_and_files_equal_those_of_the_contract(tiny_endpoint, audi
     raw = {"content-type": "audio/wav", "content-length": len(audio)}
     query = b"return_timestamps=word&output=srt&unknown=1"
 
-    app = create_app(
-        tiny_endpoint, ServerSettings(page=False, max_running_jobs=1), store=open_store(tmp_path)
-    )
+    settings = ServerSettings(page=False, max_running_jobs=1)
+    app = create_app(tiny_endpoint, settings, store=open_store(tmp_path))
     async with app.jobs.running():
         plain = (await call(app, headers=JSON, parts=[body])).body
         files = (await call(app, headers=JSON, parts=[all_files])).json["output"]

@@ -104,9 +104,6 @@ def test_each_port_keeps_its_jobs_in_the_users_folder(opened, tmp_path, caplog):
     assert f"ends its transcription: {tmp_path / user / '9000'}: another server" in caplog.text
 
 
-USERS = {f"state/{FOLDER}/jobs/8000"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "variable", "folders"),
     [
@@ -114,7 +111,8 @@ USERS = {f"state/{FOLDER}/jobs/8000"}
         ("", "theirs", {"theirs"}),
         *(("--no-jobs", each, set()) for each in (None, "theirs")),
         ("--host 0.0.0.0", None, set()),
-        *((each, None, USERS) for each in ("--host ::1", "--host 0.0.0.0 --api-key-file key")),
+        ("--host ::1", None, {f"state/{FOLDER}/jobs/8000"}),
+        ("--host 0.0.0.0 --api-key-file key", None, {f"state/{FOLDER}/jobs/8000"}),
     ],
 )
 def test_options_then_variables_choose_the_folder_for_jobs(

@@ -24,10 +24,8 @@ def endpoint():
 
 
 def read(endpoint, form=TranscriptionForm, **fields):
-    values = {
-        name: tuple(value) if isinstance(value, list) else (value,)
-        for name, value in fields.items()
-    }
+    listed = {name: value if isinstance(value, list) else [value] for name, value in fields.items()}
+    values = {name: tuple(value) for name, value in listed.items()}
     return read_fields(form.read(b"sound", values), endpoint)
 
 

@@ -27,9 +27,6 @@ TRANSCRIPTION = "conversation.item.input_audio_transcription"
 ALL = [f"item.input_audio_transcription.{name}" for name in ("logprobs", "words", "segments")]
 
 
-SIOBHAN = {"text": "Siobhan", "sounds_like": ["shivawn"]}
-
-
 def audio(count: int) -> str:
     return base64.b64encode(bytes(count)).decode()
 
@@ -124,8 +121,9 @@ async def test_updates_change_named_fields_and_null_turns_off():
         socket.send("session.update", session={"type": "transcription", "audio": {"input": given}})
         return socket.read()
 
+    siobhan = {"text": "Siobhan", "sounds_like": ["shivawn"]}
     async with opened() as socket:
-        transcription = {"language": "en", "prompt": "Hello.", "keywords": ["Ada", SIOBHAN]}
+        transcription = {"language": "en", "prompt": "Hello.", "keywords": ["Ada", siobhan]}
         more = {"model": "whisper-1", "delay": "high"}
         events = [
             await update(socket, transcription=transcription),
@@ -151,7 +149,7 @@ async def test_updates_change_named_fields_and_null_turns_off():
     assert formats[5] == {"type": "audio/pcmu"}
     assert formats[7:] == [{"type": "audio/pcm", "rate": rate} for rate in (16000, 24000)]
     heard = [call[1:] for call in drivers.opened[0].calls]
-    first = LiveSettings("en", "Hello.", ("Ada", HotWord(**SIOBHAN)), TurnSettings())
+    first = LiveSettings("en", "Hello.", ("Ada", HotWord(**siobhan)), TurnSettings())
     assert heard[0] == (first, AudioFormat.PCM_24000)
     assert heard[4][0] == LiveSettings("en", None, (), TurnSettings(0.75, 300, 200), "high")
     assert heard[5] == (LiveSettings("en", None, (), None, "high"), AudioFormat.PCMU)

@@ -71,9 +71,8 @@ async def test_each_format_has_corrections_and_names(form):
     answer["speakers"][2]["words"][0]["word"] = " Where"
     answer["speakers"][0]["text"] = "stale, because the words say otherwise"
     parameters = {"recording_name": "Gespräch 1/2.m4a", "txt_times": True, "max_line_width": 90}
-    reply = await rendered(
-        form, transcript=answer, speaker_names={"SPEAKER_01": "Zoë"}, parameters=parameters
-    )
+    given = {"speaker_names": {"SPEAKER_01": "Zoë"}, "parameters": parameters}
+    reply = await rendered(form, transcript=answer, **given)
     assert reply.status == 200
     assert reply.headers["content-type"].startswith(MEDIA_TYPES[form])
     names = reply.headers["content-disposition"]
@@ -92,8 +91,7 @@ async def test_rttm_takes_the_turns_of_an_answer_or_its_speakers():
     answer = an_answer()
     names = {"SPEAKER_00": "Ada King"}
     reply = await rendered("rttm", transcript=answer, speaker_names=names)
-    spans = [(0.0, 2.0), (3.0, 7.0)]
-    expected = [("Ada_King", *spans[0]), ("SPEAKER_01", *spans[1])]
+    expected = [("Ada_King", 0.0, 2.0), ("SPEAKER_01", 3.0, 7.0)]
     assert readers.read_rttm(reply.body.decode()) == expected
     turn = "SPEAKER audio 1 1.500 2.250 <NA> <NA> SPEAKER_00 <NA> <NA>\n"
     answer["output"] = {"rttm": turn, "srt": "stale"}
@@ -106,10 +104,8 @@ async def test_json_follows_from_the_turns():
     answer = an_answer()
     assert (await rendered("json", transcript=answer)).json == answer
     answer["speakers"][0] |= {"speaker": "SPEAKER_01", "text": " Bye.", "words": []}
-    reply = await rendered(
-        "json", transcript=answer, speaker_names={"SPEAKER_01": "Bo", "SPEAKER_00": "gone"}
-    )
-    made = reply.json
+    names = {"SPEAKER_01": "Bo", "SPEAKER_00": "gone"}
+    made = (await rendered("json", transcript=answer, speaker_names=names)).json
     assert made["text"] == " Bye. Hm. How are & you?"
     assert [each["text"] for each in made["chunks"]] == [" Bye.", " Hm.", " How are & you?"]
     assert [each["speaker"] for each in made["speakers"]] == ["Bo", None, "Bo"]

@@ -136,9 +136,8 @@ def test_a_session_of_one_item_equals_the_file(endpoint, samples):
     known = tuple(request.config.known_speakers)
     told = asyncio.run(spoken(endpoint, samples, replace(SETTINGS, known_speakers=known)))
     segments = [each for each in told if isinstance(each, SegmentEvent)]
-    assert [(each.text, each.speaker) for each in segments] == [
-        (each.text, each.speaker) for each in answer.segments
-    ]
+    expected = [(each.text, each.speaker) for each in answer.segments]
+    assert [(each.text, each.speaker) for each in segments] == expected
     assert {"Anna"} < {each.speaker for each in segments}
     for each, other in zip(segments, answer.segments, strict=True):
         assert (each.start, each.end) == pytest.approx((other.start, other.end), abs=0.05)
@@ -273,9 +272,8 @@ def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples,
     chunks = attribute(completed.transcript.chunks, found.turns, found.exclusive)
     segments = [each for each in told if isinstance(each, SegmentEvent)]
     alone = speaker_segments(chunks)
-    assert [(each.text, each.start, each.end) for each in segments] == [
-        (each.text, each.start, each.end) for each in alone
-    ]
+    expected = [(each.text, each.start, each.end) for each in alone]
+    assert [(each.text, each.start, each.end) for each in segments] == expected
     pairs = {(one.speaker, each.speaker) for one, each in zip(segments, alone, strict=True)}
     assert 1 < len(pairs) == len({one for one, _ in pairs}) == len({each for _, each in pairs})
     assert any(isinstance(each, Words) for each in told)

@@ -222,13 +222,11 @@ def test_srt_is_read_back(recording):
     words, duration = recording
     events = read_srt(FORMATS["srt"](rendering_of(words, duration)))
     expected = make_cues(words, True, duration)
-    assert [(event.start, event.end) for event in events] == [
-        (round(cue.start * 1000), round(cue.end * 1000)) for cue in expected
-    ]
+    times = [(round(cue.start * 1000), round(cue.end * 1000)) for cue in expected]
+    assert [(event.start, event.end) for event in events] == times
     alike = str.maketrans("\u2039\u203a()\u2216", "<>{}\\")
-    assert [event.plaintext.translate(alike) for event in events] == [
-        "\n".join(cue.lines) for cue in expected
-    ]
+    shown = [event.plaintext.translate(alike) for event in events]
+    assert shown == ["\n".join(cue.lines) for cue in expected]
 
 
 @pytest.mark.parametrize(
@@ -248,9 +246,8 @@ def test_vtt_is_read_back_with_its_voices(recording):
     captions = read_vtt(FORMATS["vtt"](rendering_of(words, duration)))
     expected = make_cues(words, False, duration)
     assert [caption.voice for caption in captions] == [cue.speaker for cue in expected]
-    assert [(caption.start_in_seconds, caption.end_in_seconds) for caption in captions] == [
-        (int(cue.start + 0.0005), int(cue.end + 0.0005)) for cue in expected
-    ]
+    times = [(int(cue.start + 0.0005), int(cue.end + 0.0005)) for cue in expected]
+    assert [(each.start_in_seconds, each.end_in_seconds) for each in captions] == times
     shown = [html.unescape(caption.text) for caption in captions]
     assert shown == ["\n".join(cue.lines) for cue in expected]
 
@@ -259,13 +256,12 @@ def test_vtt_is_read_back_with_its_voices(recording):
 def test_tsv_has_a_row_for_each_segment(words):
     rendering = rendering_of(words)
     rows = read_tsv(FORMATS["tsv"](rendering))
-    assert [(int(row["start"]), int(row["end"]), row["speaker"] or None) for row in rows] == [
-        (round(segment.start * 1000), round(segment.end * 1000), segment.speaker)
-        for segment in rendering.segments
-    ]
-    assert [row["text"].removeprefix("'") for row in rows] == [
-        " ".join(segment.text.split()).removeprefix("'") for segment in rendering.segments
-    ]
+    for row, segment in zip(rows, rendering.segments, strict=True):
+        times = (round(segment.start * 1000), round(segment.end * 1000))
+        found = (int(row["start"]), int(row["end"]), row["speaker"] or None)
+        assert found == (*times, segment.speaker)
+        said = " ".join(segment.text.split())
+        assert row["text"].removeprefix("'") == said.removeprefix("'")
 
 
 @pytest.mark.parametrize("beginning", list("=+-@\t\r\uff1d\uff0b\uff0d\uff20"))

@@ -208,10 +208,7 @@ def test_a_job_is_sent_looked_at_and_forgotten(fake):
 def test_a_job_whose_answer_was_not_written_stays(fake):
     fake.replies = [job("succeeded", 202, answer=ANSWER)]
     client = Client(fake.url, jobs=True)
-    with (
-        pytest.raises(OSError, match="full"),
-        client.transcribed([b"sound"], {}, lambda *_: None),
-    ):
+    with pytest.raises(OSError, match="full"), client.transcribed([b"sound"], {}, lambda *_: None):
         raise OSError("the disk is full")
     assert fake.asked == [SENT]
 

@@ -103,9 +103,8 @@ def test_a_folder_gets_its_files_and_is_sent_once(fake, folder, capsys):
 
     again = ["transcribe", str(folder), "--url", fake.url, *options]
     assert main(again) == 0
-    assert capsys.readouterr().err == (
-        "2 recordings: 0 done, 2 done before (--force transcribes them again)\n"
-    )
+    told = "2 recordings: 0 done, 2 done before (--force transcribes them again)\n"
+    assert capsys.readouterr().err == told
     one = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, *options]
     assert main(one) == 0
     told = "1 recording: 0 done, 1 done before (--force transcribes it again)\n"
@@ -120,10 +119,9 @@ def test_a_folder_gets_its_files_and_is_sent_once(fake, folder, capsys):
     capsys.readouterr()
     assert main(again) == 0
     assert len(fake.bodies) == 3
-    assert capsys.readouterr().err.splitlines()[0] == (
-        f"{folder / 'deep/b.WAV'}: transcribed again,"
-        " because the answer is for an earlier version of the recording"
-    )
+    reason = "because the answer is for an earlier version of the recording"
+    told = f"{folder / 'deep/b.WAV'}: transcribed again, {reason}"
+    assert capsys.readouterr().err.splitlines()[0] == told
     assert main([*one, "--force"]) == 0
     assert len(fake.bodies) == 4
     assert tree(folder) == before | written
@@ -135,9 +133,8 @@ def test_another_model_of_the_server_is_new_work(fake, folder, capsys):
     fake.info = {"model": "openai/whisper-small", "diarization": False}
     assert main(given) == 0
     assert len(fake.bodies) == 2
-    assert ", because the answer was made with other models (model was openai/whisper-base)\n" in (
-        capsys.readouterr().err
-    )
+    reason = "because the answer was made with other models (model was openai/whisper-base)"
+    assert f", {reason}\n" in capsys.readouterr().err
     fake.info = None  # hf-serve
     for _ in range(2):
         assert main(given) == 0
@@ -294,13 +291,10 @@ def test_unspoken_parts_of_a_text_are_shown(fake, folder, capsys):
     assert "not spoken at 1:06: (She laughs.)" in capsys.readouterr().out.splitlines()
 
 
-WANTS_KEY = "UNAUTHORIZED: none (the server needs a key: set API_KEY)"
-
-
 @pytest.mark.parametrize(
     ("parallel", "status", "detail", "told"),
     [
-        ("4", 401, "UNAUTHORIZED: none", WANTS_KEY),
+        ("4", 401, "UNAUTHORIZED: no", "UNAUTHORIZED: no (the server needs a key: set API_KEY)"),
         ("1", 400, "INVALID_PARAMETER: language: unknown", "--language: unknown"),
     ],
 )
@@ -607,10 +601,10 @@ def test_a_file_written_during_the_run_is_not_overwritten(fake, folder, capsys):
 
 
 # What lies beside recordings in data sets: their texts, and NeMo's manifests.
-REFERENCES = [("a.txt", "guten Morgen\n"), ("a.json", '{"text": "guten Morgen", "duration": 61.0}')]
-
-
-@pytest.mark.parametrize(("name", "text"), REFERENCES)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.txt", "guten Morgen\n"), ("a.json", '{"text": "guten Morgen", "duration": 61.0}')],
+)
 def test_only_force_overwrites_foreign_files(fake, folder, capsys, name, text):
     """The file is named at the end, all else is done; without its JSON file none of a recording."""
     reference = folder / name

@@ -17,9 +17,6 @@ from whosaid.transcribe.screen import RecordingStage, Run, Terminal, clock, spee
 ONE, TWO, THREE = (Path(name) for name in ("one.wav", "two.wav", "three.wav"))
 
 
-ANEW = "the next run begins it anew"
-
-
 @pytest.fixture
 def time_passes(monkeypatch) -> None:
     seconds = count(100.0, 10.0)
@@ -171,7 +168,8 @@ def test_ctrl_c_says_what_the_next_run_goes_on_from(lines, tmp_path, exists):
         run.advance(ONE, 17.0, 50.0)
         raise KeyboardInterrupt
     told = [f"one.wav: goes on from {file}"] if exists else []
-    again = f"{file} keeps that, and the next run goes on from there" if exists else ANEW
+    goes_on = f"{file} keeps that, and the next run goes on from there"
+    again = goes_on if exists else "the next run begins it anew"
     assert lines() == [*told, f"one.wav: stopped at 34%; {again}"]
 
 

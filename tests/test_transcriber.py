@@ -365,9 +365,8 @@ def test_translations_are_read_as_english():
     [(MODELS, "German", "the language was given"), (ENGLISH_ONLY, None, "the model is English")],
 )
 def test_a_known_language_is_not_detected(models, language, reason):
-    transcript = transcribe(
-        bilingual_speech(), Bilingual(models), models, multilingual=True, language=language
-    )
+    options = {"multilingual": True, "language": language}
+    transcript = transcribe(bilingual_speech(), Bilingual(models), models, **options)
     expected = "de" if language else "en"
     assert {chunk.language for chunk in transcript.chunks} == {transcript.language} == {expected}
     (warning,) = transcript.warnings
@@ -453,9 +452,8 @@ def prompts_given(
 ) -> tuple[list[tuple[int, ...]], tuple[str, ...]]:
     recogniser = Recogniser(models)
     samples = np.concatenate([spoken(index % WORDS, 50) for index in range(40)])
-    transcript = transcribe(
-        samples, recogniser, models, language="en", chunk_length_s=10, **options
-    )
+    options |= {"language": "en", "chunk_length_s": 10}
+    transcript = transcribe(samples, recogniser, models, **options)
     prompts = [request.prompt for request in recogniser.requests]
     assert len(prompts) > 1
     return prompts, transcript.warnings
@@ -498,9 +496,8 @@ def test_a_model_that_knows_no_prompts_refuses_them_but_takes_hot_words():
 @pytest.mark.parametrize("language", ["en", "EN", "English", None])
 def test_an_english_only_model_accepts_english(language):
     Transcriber(ENGLISH_ONLY).validate(asking(language=language))
-    transcript = transcribe(
-        spoken(0, 50), Recogniser(ENGLISH_ONLY), ENGLISH_ONLY, language=language
-    )
+    recogniser = Recogniser(ENGLISH_ONLY)
+    transcript = transcribe(spoken(0, 50), recogniser, ENGLISH_ONLY, language=language)
     assert transcript.language == "en"
 
 

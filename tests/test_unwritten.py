@@ -109,9 +109,8 @@ def test_gaps_are_all_spans_with_too_few_words(edges, bounds):
     gaps = find_unwritten(said, 0.0, 30.0, count)
     edges = [0.0, *(edge for word in said for edge in (word.start, word.end)), 30.0]
     passed = count(np.array(edges))
-    values = [
-        passed[at + 1] - passed[at] - at % 2 * longest_speech(" so") for at in range(len(edges) - 1)
-    ]
+    word = longest_speech(" so")
+    values = [passed[at + 1] - passed[at] - at % 2 * word for at in range(len(edges) - 1)]
     outside = list(values)
     for gap in gaps:
         places = range(2 * gap.first, 2 * gap.stop + 1)
@@ -123,9 +122,8 @@ def test_gaps_are_all_spans_with_too_few_words(edges, bounds):
         for stop in range(first + 1, len(outside) + 1):
             assert sum(outside[first:stop]) < FEWEST + 1e-9
     assert all(one.end <= other.start for one, other in pairwise(gaps))
-    assert [place for gap in gaps for place in (gap.first, gap.stop)] == sorted(
-        place for gap in gaps for place in (gap.first, gap.stop)
-    )
+    places = [place for gap in gaps for place in (gap.first, gap.stop)]
+    assert places == sorted(places)
 
 
 def test_unwritten_spans_begin_and_end_with_speech():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.oracle import features_of
 from tests.support.audio_files import wav_file
 from tests.support.sounds import music, noise
 from tests.support.speech import Voice, speak
@@ -79,9 +80,7 @@ def heard(models, sample) -> Transcript:
 
 def stock_text(models: WhisperModels, samples) -> str:
     """Return transformers' `generate` text of one window, with the checkpoint's own settings."""
-    features = models.feature_extractor(
-        samples, sampling_rate=SAMPLE_RATE, return_tensors="pt"
-    ).input_features
+    features = features_of(models, samples)
     asked = {"language": "en", "task": "transcribe", "return_timestamps": True, "num_beams": 1}
     model = in_transformers(models.model)
     tokens = model.generate(features, **asked, force_unique_generate_call=True)

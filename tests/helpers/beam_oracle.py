@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from whisper import decoding
 
+from tests.helpers.oracle import features_of
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.engine.request import Request
 
@@ -95,9 +96,7 @@ def beam_search(
     """Return the package's answers by key."""
     answers = {}
     for window in windows:
-        features = models.feature_extractor(
-            window.samples, sampling_rate=16_000, return_tensors="pt"
-        ).input_features
+        features = features_of(models, window.samples)
         with _in_doubles():
             task = Task(models, window, timestamps, num_beams, length_penalty)
             (answers[window.key],) = task.run(features)

@@ -217,9 +217,7 @@ def greedy(
 def _generate(
     models: WhisperModels, windows: Sequence[Request], timestamps: bool
 ) -> list[tuple[int, ...]]:
-    features = models.feature_extractor(
-        [window.samples for window in windows], sampling_rate=16_000, return_tensors="pt"
-    ).input_features.to(models.model.dtype)
+    features = features_of(models, [window.samples for window in windows])
     begin, most = len(windows[0].prompt), windows[0].max_tokens
     sequences = GenerationMixin.generate(
         models.model,
@@ -233,6 +231,12 @@ def _generate(
     end = models.special_tokens.end_of_text
     rows = sequences[:, begin:].tolist()
     return [tuple(row[: row.index(end)] if end in row else row) for row in rows]
+
+
+def features_of(models: WhisperModels, samples) -> torch.Tensor:
+    """Return the features of one window or of several, in the model's precision."""
+    read = models.feature_extractor(samples, sampling_rate=16_000, return_tensors="pt")
+    return read.input_features.to(models.model.dtype)
 
 
 @functools.cache
@@ -252,11 +256,9 @@ def cross_attention(
 ) -> torch.Tensor:
     """Return transformers' eager attention as `tokens` are chosen, (heads, tokens, frames)."""
     eager = eager_copy(models.model)
-    features = models.feature_extractor(
-        window.samples, sampling_rate=16_000, return_tensors="pt"
-    ).input_features
+    features = features_of(models, window.samples)
     read = torch.tensor([[*window.prompt, *tokens]])[:, :-1]
-    answer = eager(features.to(eager.dtype), decoder_input_ids=read, output_attentions=True)
+    answer = eager(features, decoder_input_ids=read, output_attentions=True)
     frames = -(-len(window.samples) // 320)
     attention = torch.stack([answer.cross_attentions[layer][0, head] for layer, head in heads])
     heard = attention[:, -len(tokens) :, :frames]
@@ -342,9 +344,7 @@ def states_read_by_heads(
     models: WhisperModels, samples: NDArray[np.float32], tokens: Sequence[int]
 ) -> torch.Tensor:
     """Return the states that heads read after each of `tokens`, (tokens, d_model), in one pass."""
-    features = models.feature_extractor(
-        samples, sampling_rate=16_000, return_tensors="pt"
-    ).input_features.to(models.model.dtype)
+    features = features_of(models, samples)
     answer = models.model.model(features, decoder_input_ids=torch.tensor([tokens]))
     hidden = answer.last_hidden_state
     if models.medusa is None or models.medusa.block is None:

@@ -1,11 +1,9 @@
 """Decodes files in another process, and measures its peak memory."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-from config import REPOSITORY
+from tests.helpers.programs import run_python
 
 SCRIPT = """
 import json, sys
@@ -32,7 +30,5 @@ def decoded_elsewhere(folder: Path, harmless: bytes, *files: bytes) -> tuple[lis
     paths = [folder / str(number) for number in range(1 + len(files))]
     for path, data in zip(paths, (harmless, *files), strict=True):
         path.write_bytes(data)
-    command = [sys.executable, "-c", SCRIPT, *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, check=True, cwd=REPOSITORY)
-    results, kib = json.loads(done.stdout)
+    results, kib = json.loads(run_python("-c", SCRIPT, *paths, check=True).stdout)
     return results, kib << 10

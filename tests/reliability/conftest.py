@@ -47,13 +47,9 @@ def subject_of(request) -> Callable[[str], Subject]:
 
 @pytest.fixture(scope="session")
 def settings(whisper_folder, assistant_folder) -> ModelSettings:
-    return ModelSettings(
-        asr_model=str(whisper_folder),
-        assistant_model=str(assistant_folder),
-        dtype="float32",
-        max_audio_seconds=LIMITS.max_seconds,
-        max_audio_bytes=LIMITS.max_bytes,
-    )
+    models = {"asr_model": str(whisper_folder), "assistant_model": str(assistant_folder)}
+    limits = {"max_audio_seconds": LIMITS.max_seconds, "max_audio_bytes": LIMITS.max_bytes}
+    return ModelSettings(**models, **limits, dtype="float32")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -13,11 +12,12 @@ import pytest
 
 pytest.importorskip("ray")
 
-from config import DEMO_MODELS, REPOSITORY, ModelSettings
+from config import DEMO_MODELS, ModelSettings
 from extras.archive.__main__ import main
 from extras.archive.cluster import ClusterError, Pool, plan
 from extras.archive.tests.stand_ins import write_recordings
 from handler import EndpointHandler
+from tests.helpers.programs import run_python
 from tests.support.audio_files import speech
 from whosaid.errors import EndpointError
 
@@ -32,14 +32,9 @@ def run(folder: Path, stand_in: str, *options: str) -> subprocess.CompletedProce
     arguments = [str(folder / "list.jsonl"), "--out", str(folder / "out"), *options]
     chosen = STAND_INS.format(stand_in) if stand_in else ""
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as short:
-        done = subprocess.run(
-            [sys.executable, "-c", f"{COMMAND}{chosen}sys.exit(main(sys.argv[1:]))", *arguments],
-            cwd=REPOSITORY,
-            env=os.environ | {"RAY_TMPDIR": short, "ASR_MODEL": MODEL},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment = os.environ | {"RAY_TMPDIR": short, "ASR_MODEL": MODEL}
+        script = f"{COMMAND}{chosen}sys.exit(main(sys.argv[1:]))"
+        done = run_python("-c", script, *arguments, env=environment)
     assert "Traceback" not in done.stdout + done.stderr
     return done
 

@@ -4,8 +4,6 @@ driver after a run that ends well or badly."""
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from extras.archive.records import Record
 from extras.archive.run import Archive, prepare
 from extras.archive.tests.stand_ins import stand_in, write_recordings
 from extras.archive.worker import Task, Worker
+from tests.helpers.programs import run_python
 from whosaid.errors import StartError
 from whosaid.models.choice import named
 
@@ -156,8 +155,7 @@ def test_python_without_the_packages_says_how_to_start(folder, more, status, tol
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
         "from extras.archive.__main__ import main; sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-I", "-S", "-c", script, *arguments(folder, *more)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("-I", "-S", "-c", script, *arguments(folder, *more))
     assert (done.returncode, done.stderr.count("\n")) == (status, int(status > 0))
     assert told in done.stderr
 
@@ -222,8 +220,7 @@ def test_a_finished_run_needs_neither_cluster_nor_torch_nor_ray(folder, cluster,
         "import sys; from extras.archive.__main__ import main; status = main(sys.argv[1:])\n"
         "assert not {'torch', 'ray', 'handler'} & sys.modules.keys(); sys.exit(status)"
     )
-    command = [sys.executable, "-c", script, *arguments(folder, "--address", "127.0.0.1:1")]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = run_python("-c", script, *arguments(folder, "--address", "127.0.0.1:1"))
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith(
         "2 recordings done before; nothing is left.\n1 of 2 recordings failed:\n"

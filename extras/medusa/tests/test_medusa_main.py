@@ -1,15 +1,13 @@
 """Runs both commands on a random Whisper and recordings of noise."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from config import REPOSITORY
 from extras.medusa.__main__ import main
 from extras.medusa.recordings import find_recordings
 from extras.medusa.tests.stand_ins import tiny_models, write_recordings
+from tests.helpers.programs import run_python
 from tests.support.tiny_whispers import hears_sound
 
 
@@ -118,8 +116,6 @@ def test_the_help_loads_no_torch(command):
         "try: read([sys.argv[1], '--help'])\n"
         "finally: assert not {'torch', 'transformers', 'numpy'} & sys.modules.keys()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, command], capture_output=True, text=True, cwd=REPOSITORY
-    )
+    done = run_python("-c", script, command)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: python -m extras.medusa {command} ")
