@@ -117,7 +117,7 @@ class Distillation:
     ) -> Tensor:
         """Return the mean cross entropy, and the mean distance of the encoder's outputs, (2,)."""
         mixtures = [mix(each.piece, others, generator) for each in batch]
-        masks = np.stack([self.masks.of(each, generator) for each in mixtures])
+        masks = np.stack([self.masks.of(each) for each in mixtures])
         mask = torch.from_numpy(masks).to(self.device)
         features = self.log_mel[batch[0].piece.frames]([each.samples for each in mixtures])
         read, wanted = self._texts([each.tokens for each in batch])
