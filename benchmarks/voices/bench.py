@@ -95,8 +95,8 @@ def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
 
 
 class StockPipeline:
-    """The pipeline of a folder, with the batch sizes of its configuration. If it diarizes the same
-    array again, its networks do not run again.
+    """The pipeline of a folder, with the batch sizes of its configuration. Its networks run once for
+    an array. Without enough embeddings for a requested number, its own number is taken.
     """
 
     def __init__(self, folder: Path, device: torch.device) -> None:
@@ -119,7 +119,10 @@ class StockPipeline:
         if samples is not self._samples:
             self._samples, self._kept = samples, {}
         file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
-        found = self._pipeline(file, num_speakers=hints.num_speakers)
+        try:
+            found = self._pipeline(file, num_speakers=hints.num_speakers)
+        except ValueError:  # of k-means
+            found = self._pipeline(file)
         annotation = getattr(found, "speaker_diarization", found)
         return tuple(
             SpeakerTurn(str(label), float(segment.start), float(segment.end))
