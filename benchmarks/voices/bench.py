@@ -60,8 +60,8 @@ def measure(options: Namespace, path: Path) -> None:
     conversations = load_conversations(options.recordings)[: 1 if options.quick else None]
     if not conversations:
         raise ValueError(f"{options.recordings}: no recording has turns")
-    empty: dict[str, Any] = {"recordings": [], "mixtures": []}
-    results = Results(path, facts, empty, options.fresh or options.quick)
+    fresh = options.fresh or options.quick
+    results = Results(path, facts, {"recordings": [], "mixtures": []}, fresh)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bench = Bench(handler, StockPipeline(Path(options.pipeline), device), device)
     with closing(handler.endpoint):
@@ -95,9 +95,7 @@ def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
 
 
 class StockPipeline:
-    """The pipeline of a folder, with the batch sizes of its configuration. Its networks run once for
-    an array. Without enough embeddings for a requested number, its own number is taken.
-    """
+    """A folder's pipeline, with its batch sizes. Its networks run once for an array."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
         with warnings.catch_warnings():
@@ -121,7 +119,7 @@ class StockPipeline:
         file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
         try:
             found = self._pipeline(file, num_speakers=hints.num_speakers)
-        except ValueError:  # of k-means
+        except ValueError:  # k-means has fewer embeddings than speakers
             found = self._pipeline(file)
         annotation = getattr(found, "speaker_diarization", found)
         return tuple(
