@@ -76,7 +76,8 @@ def _train(options: Namespace) -> None:
         for each in find_recordings(options.recordings)
         for piece in cut_at_speeds(each.name, each.name.partition("-")[0], each.samples(), detect)
     ]
-    if len({each.speaker for each in pieces}) < 2:
+    voices = [{each.speaker for each in pieces if each.frames == frames} for frames in WINDOWS]
+    if min(map(len, voices)) < 2:
         raise ValueError(f"{options.recordings}: at least two voices are needed")
     options.out.mkdir(parents=True, exist_ok=True)
     device = choose_device(options.device)
@@ -87,7 +88,7 @@ def _train(options: Namespace) -> None:
     pipeline = options.pipeline or str(REPOSITORY / SPEAKERS_MODEL)
     distillation = Distillation(models, options.rank, options.language, pipeline)
     targets = distillation.targets(pieces, options.out / TEXTS)
-    if not targets:
+    if {each.piece.frames for each in targets} != WINDOWS.keys():
         raise ValueError(f"{options.recordings}: the model finds no usable text in the recordings")
     state, mixtures = options.out / STATE, 0
     minutes, initial = options.minutes, options.initial

@@ -28,9 +28,7 @@ class DiarizerMasks:
         self._segmentation.step = STEP
 
     def of(self, mixture: Mixture) -> Mask:
-        """Return the target's mask (frames, 4), as of `Track.mask`, by the mean probabilities of
-        the segmentation's windows.
-        """
+        """Return the target's mask (frames, 4), as of `Track.mask`, by mean probabilities."""
         voices, frames = mixture.active.shape
         total, covered = np.zeros((voices + 1, frames), np.float32), np.zeros(frames)
         for window, found in self._segmentation(file_of(mixture.samples)):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import WhisperForConditionalGeneration
 
@@ -25,7 +25,7 @@ from extras.conditioning.mixtures import WINDOWS, Piece, mix
 from extras.medusa.hidden_states import save_whole
 from whosaid.asr import DecodeOptions, WhisperModels
 from whosaid.asr.checkpoint.assistants import main_digest
-from whosaid.asr.checkpoint.conditioning import PRODUCTS, Conditioning, shapes
+from whosaid.asr.checkpoint.conditioning import PRODUCTS, Conditioning, read_conditioning, shapes
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import find_repetition
 from whosaid.asr.engine.request import Request
@@ -186,10 +186,7 @@ def train(
     spoken = {each: [one for one in targets if one.piece.frames == each] for each in BATCH}
     voices = {each: [one for one in others if one.frames == each] for each in BATCH}
     groups = [
-        {
-            "params": [each for name, each in parameters.items() if name.startswith(part)],
-            "rate": rate,
-        }
+        {"params": [one for name, one in parameters.items() if name.startswith(part)], "rate": rate}
         for part, rate in (("fddt", TRANSFORM_RATE), ("layers", UPDATE_RATE))
     ]
     optimizer = torch.optim.Adam(groups, betas=(0.9, 0.98))
@@ -201,12 +198,15 @@ def train(
         optimizer.load_state_dict(kept["optimizer"])
         step, seconds = kept["step"], kept["seconds"]
     elif initial is not None:
-        for name, weight in load_file(initial).items():
-            parameters[name].data.copy_(weight)
+        models = distillation.models
+        read = read_conditioning(str(initial), models.model, main_digest(models))
+        for name, each in parameters.items():
+            if (weight := read.weights.get(name)) is None or weight.shape != each.shape:
+                raise ValueError(f"{initial}: has no {name} of --rank {distillation.rank}")
+            each.data.copy_(weight)
     else:
         distillation.suppress_others(targets)
-    losses: list[Tensor] = []
-    saved = seconds
+    losses, saved = list[Tensor](), seconds
     while seconds < minutes * 60:
         began = time.monotonic()
         for group in optimizer.param_groups:

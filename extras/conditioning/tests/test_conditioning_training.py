@@ -81,8 +81,7 @@ def test_masks_follow_each_voice(seconds):
     masks = DiarizerMasks(str(REPOSITORY / SPEAKERS_MODEL))
     for own in range(len(voices)):
         spoken = np.roll(active, -own, axis=0)
-        mixture = Mixture(samples[: seconds * SAMPLE_RATE], spoken)
-        mask = masks.of(mixture)
+        mask = masks.of(Mixture(samples[: seconds * SAMPLE_RATE], spoken))
         assert np.allclose(mask.sum(axis=1), 1, atol=1e-3)
         assert np.mean((mask[:, 1] + mask[:, 3] > 0.5) == spoken[0]) > 0.8
 
@@ -106,9 +105,8 @@ def test_new_parameters_change_nothing_and_have_gradients(monkeypatch):
 
 
 def test_rates_rise_stay_and_fall():
-    assert [rate_factor(each) for each in (0.01, 0.5, 0.8, 1.0)] == pytest.approx(
-        [0.5, 1, 0.5, 0.03]
-    )
+    rates = [rate_factor(each) for each in (0.01, 0.5, 0.8, 1.0)]
+    assert rates == pytest.approx([0.5, 1, 0.5, 0.03])
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +124,14 @@ def run(model_folder, tmp_path, monkeypatch):
     monkeypatch.setattr("extras.conditioning.training.LEAST_LOGPROB", -100)
     monkeypatch.setattr("whosaid.asr.model.cpu_kernels.AVAILABLE", True)  # set back afterwards
 
-    def run(voices, minutes):
+    def run(voices, minutes, *more):
         (tmp_path / "voices").mkdir(exist_ok=True)
         for number in range(voices):
             path = tmp_path / "voices" / f"{number}-1.wav"
             path.write_bytes(wav_file(noise(3, number).astype(float), SAMPLE_RATE))
         given = ["--model", str(model_folder), "--recordings", str(tmp_path / "voices")]
         given += ["--out", str(tmp_path / "out"), "--device", "cpu", "--rank", "2"]
-        main([*given, "--minutes", str(minutes)])
+        main([*given, "--minutes", str(minutes), *more])
         return tmp_path / "out"
 
     return run
@@ -153,6 +151,10 @@ def test_the_endpoint_reads_a_trained_and_continued_encoder(run, model_folder):
     for name, each in after["parameters"].items():
         assert torch.equal(found[name], each.half().float())
     assert "of 2 voices" in (out / "README.md").read_text()
+    initial = out.rename(out.with_name("initial")) / "conditioning.safetensors"
+    with pytest.raises(SystemExit, match=r"lora_a of --rank 3"):
+        run(2, 0.01, "--initial", str(initial), "--rank", "3")
+    run(2, 0.0, "--initial", str(initial))
     (out / "texts.json").unlink()
     with pytest.raises(SystemExit, match="has files of others"):
         run(2, 0.01)
