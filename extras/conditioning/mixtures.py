@@ -14,9 +14,13 @@ from whosaid.timebase import SAMPLES_PER_TOKEN
 
 Frames = NDArray[np.bool_]  # 50 a second, as the encoder's
 
-# Frames of the windows, a fifth and half of Whisper's, and of the longest piece in each. A piece is
-# followed by SPARE frames of silence, in which its text ends.
-WINDOWS, SPARE = {300: 245, 750: 700}, 50
+# Frames of the windows, a fifth, half and all of Whisper's, and of the longest piece in each. A
+# piece is followed by SPARE frames of silence, in which its text ends.
+WHOLE, SPARE = 1500, 50
+WINDOWS = {300: 245, 750: 700, WHOLE: 1400}
+# In a whole window a piece may have pauses, in which others speak: their number and most frames,
+# and the least frames of speech before and after.
+PAUSES, LONGEST_PAUSE, LEAST_TURN = 2, 400, 75
 LEAST_SPEECH = 50  # frames of a piece
 LOUDNESS = (0.015, 0.15)  # root mean square of a voice while it speaks
 SPEEDS = ((1, 1), (9, 8), (8, 9))  # at which each voice is played, so that it sounds like others
@@ -91,10 +95,28 @@ def cut(
         if speaks.sum() >= LEAST_SPEECH:
             loudness = np.exp(generator.uniform(*np.log(LOUDNESS)))
             gain = loudness / np.sqrt(np.square(frames[start:stop][speaks]).mean())
+            part = (frames[start:stop] * gain).astype(np.float32)
+            if window == WHOLE:
+                bounds = _pauses(power[start:stop], window - SPARE - len(speaks), generator)
+                part, speaks = (np.insert(each, bounds, 0, axis=0) for each in (part, speaks))
             place = int(generator.integers(window - SPARE - len(speaks) + 1))
-            part = (frames[start:stop].ravel() * gain).astype(np.float32)
-            yield Piece(f"{name}:{start}", speaker, part, speaks, place, window)
+            yield Piece(f"{name}:{start}", speaker, part.ravel(), speaks, place, window)
         start = stop
+
+
+def _pauses(
+    power: NDArray[np.floating[Any]], room: int, generator: np.random.Generator
+) -> NDArray[np.int_]:
+    """Return the frames before which frames of pauses are put in, at most `room` of them."""
+    bounds: list[int] = []
+    for left in range(int(generator.integers(PAUSES + 1)), 0, -1):
+        first = (bounds[-1] if bounds else 0) + LEAST_TURN
+        last = len(power) - LEAST_TURN * left
+        if last > first:
+            first = int(generator.integers(first, last))
+            bounds.append(first + int(np.argmin(power[first : first + LEAST_TURN])))
+    shares = generator.dirichlet(np.ones(len(bounds) + 1))[:-1] * room
+    return np.repeat(np.array(bounds, int), np.minimum(shares, LONGEST_PAUSE).astype(int))
 
 
 def mix(

@@ -36,7 +36,7 @@ from whosaid.asr.model.encoder import AudioEncoder, LogMel
 from whosaid.runtime.device import choose_dtype
 from whosaid.timebase import SAMPLES_PER_TOKEN
 
-BATCH = {300: 4, 750: 2}  # mixtures in a step, which takes turns, by frames of the window
+BATCH = {300: 4, 750: 2, 1500: 2}  # mixtures in a step, which takes turns, by frames of the window
 # The highest learning rates of transformations and low-rank updates; shares of the time for the
 # rise and the fall.
 TRANSFORM_RATE, UPDATE_RATE, LEAST_RATE, RISE, FALL = 1.5e-3, 7e-4, 0.03, 0.02, 0.4
@@ -201,9 +201,10 @@ def train(
         models = distillation.models
         read = read_conditioning(str(initial), models.model, main_digest(models))
         for name, each in parameters.items():
-            if (weight := read.weights.get(name)) is None or weight.shape != each.shape:
-                raise ValueError(f"{initial}: has no {name} of --rank {distillation.rank}")
-            each.data.copy_(weight)
+            weight = read.weights.get(name)
+            if weight is None or any(np.subtract(weight.shape, each.shape) > 0):
+                raise ValueError(f"{initial}: has no {name} of --rank {distillation.rank} or less")
+            each.data[tuple(map(slice, weight.shape))] = weight  # further ranks change nothing
     else:
         distillation.suppress_others(targets)
     losses, saved = list[Tensor](), seconds

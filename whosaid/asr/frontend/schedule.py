@@ -212,9 +212,10 @@ class Schedule:
         self, window: Window, start: int, stop: int, retries: int = 1
     ) -> tuple[Window, ...]:
         """Plan and return windows over samples `start` to `stop` of a decoded window, whose speech
-        lacks words. They count as `retries` more retries, of MOST_RETRIES.
+        lacks words. They count as `retries` more retries, of MOST_RETRIES. A target's speech has
+        none: on Whisper base they found no words.
         """
-        if window.retries + retries > MOST_RETRIES:
+        if self._target or window.retries + retries > MOST_RETRIES:
             return ()
         if start > window.start:
             start = self._planner.quietest(start, start + WORD_EDGE)
