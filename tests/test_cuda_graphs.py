@@ -318,6 +318,21 @@ def test_a_failed_step_costs_no_graph(graphs, monkeypatch, where):
     assert (graphs.captures, engine.memory.state) == (before, state)
 
 
+def test_an_error_while_rows_are_freed_costs_no_graph(graphs):
+    """The step in flight fails while its session leaves."""
+    engine = engine_of()
+    lane, before, state = engine.batch(1), graphs.captures, engine.memory.state
+    with engine.session(PLAIN) as session:
+        session.add(oracle.windows_of(count=2))
+        while not lane._pending:
+            engine.step()
+        failing = mock.Mock(side_effect=RuntimeError("the result is lost"))
+        lane._pending[0] = lane._pending[0]._replace(result=failing)
+    assert state.rows.finished.all()
+    check_tokens(engine, PLAIN)
+    assert (graphs.captures, engine.memory.state) == (before, state)
+
+
 # Graphs that are turned off
 
 
