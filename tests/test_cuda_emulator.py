@@ -294,8 +294,7 @@ def test_every_shape_that_heads_may_have(fewest_graphs, kind):
 def test_every_shape_that_beams_may_have(fewest_graphs, num_beams):
     engine = half_engine()
     state = engine.batch(num_beams).memory.ensure_capacity(5)
-    longest = state.cache.max_len
-    shapes = [(state.capacity, StepShape(0, 1, 64)), (1, StepShape(0, 1, longest))]
+    shapes = [(state.capacity, StepShape(0, 1, 64)), (1, StepShape(0, 1, state.cache.max_len))]
     check_captures(fewest_graphs, engine, state, shapes)
     assert {each.num_beams for each in fewest_graphs.steps} >= {num_beams}
 

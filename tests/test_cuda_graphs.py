@@ -532,8 +532,7 @@ def test_graphs_on_a_device_match_eager_steps_in_float16(drafts):
     models = oracle.with_assistant(oracle.models_of(oracle.TINY, 142, torch.float16), 0.1)
     main, other = (copy.deepcopy(each.model).to("cuda") for each in (models, models.assistant))
     assistant = dataclasses.replace(models.assistant, model=other)
-    there = dataclasses.replace(models, model=main, assistant=assistant)
-    engine = DecodeEngine(there)
+    engine = DecodeEngine(dataclasses.replace(models, model=main, assistant=assistant))
     assert isinstance(engine.runner, CudaGraphRunner)
     options, windows = dataclasses.replace(DRAFTED, drafts=drafts), oracle.windows_of(count=12)
     with engine.runner.paused():
