@@ -146,8 +146,7 @@ def load_endpoint(
         diarization = timed(partial(load_diarization, settings, device), "diarization", seconds)
         thread = EngineThread()
         load = partial(Models.load, asr, diarization, threads, EngineCounts(), thread)
-        unload = settings.idle_unload_seconds
-        models = OnDemand(load(), load, Models.close, unload, thread.close)
+        models = OnDemand(load(), load, Models.close, settings.idle_unload_seconds, thread.close)
         audio = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
         endpoint = TranscriptionEndpoint(models, audio, device, threads, max_decoded_bytes)
     sandbox.log_layers()

@@ -270,8 +270,7 @@ def test_boundaries_lie_near_the_truth(engine, windows, timestamps, assisted, no
     for key, (samples, _) in enumerate(windows):
         noisy = samples + noise * random.normal(size=len(samples))
         requests.append(Request(key, noisy.astype(np.float32), prompt))
-    drafts = 3 if assisted else None
-    options = DecodeOptions(timestamps, assisted, drafts=drafts)
+    options = DecodeOptions(timestamps, assisted, drafts=3 if assisted else None)
     results = oracle.decode(engine, requests, options)
     begin, errors = engine.models.special_tokens.timestamp_begin, []
     for request, (samples, truth) in zip(requests, windows, strict=True):

@@ -59,8 +59,7 @@ LATE = {
 class TestLateSound:
     @pytest.mark.parametrize("name", some(4, LATE))
     def test_sound_that_begins_behind_the_picture_stays_there(self, name):
-        film = with_film(name, "-af", "asetpts=PTS+5/TB", *LATE[name].split())
-        found = decoded(film)
+        found = decoded(with_film(name, "-af", "asetpts=PTS+5/TB", *LATE[name].split()))
         assert in_place(found, 0.5, 9.5, later=5.0)
         assert found.duration == pytest.approx(5 + SECONDS, abs=0.1)
         assert found.warnings == ()

@@ -63,8 +63,7 @@ def test_texts_are_those_of_openai_at_every_batch_size(shape, timestamps, num_be
 
 @pytest.mark.parametrize("num_beams", [3, 8])
 def test_every_number_of_beams(num_beams):
-    windows = windows_of(False, 3)
-    answers = decode(engine_of(), windows, DecodeOptions(False, num_beams=num_beams))
+    answers = decode(engine_of(), windows_of(False, 3), DecodeOptions(False, num_beams=num_beams))
     assert tokens_of(answers) == tokens_of(truth(TINY, ENDING, False, num_beams, count=3))
 
 

@@ -46,8 +46,7 @@ def result_of(*tokens: int, logprob: float = -0.1, no_speech_prob: float = 0.0) 
 
 
 def samples_of(window: Window) -> np.ndarray:
-    length = window.stop - window.start
-    return np.random.default_rng(0).normal(0, 0.1, length).astype(np.float32)
+    return np.random.default_rng(0).normal(0, 0.1, window.stop - window.start).astype(np.float32)
 
 
 def chunks_of(reader: ChunkReader, result: DecodeResult, decoded_again: bool = False):

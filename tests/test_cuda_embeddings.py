@@ -1,6 +1,7 @@
 """pyannote's embedding network on an emulated CUDA device: nothing is computed in another place."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import torch
 from pyannote.audio import Audio
 from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from pyannote.audio.models.embedding.wespeaker.resnet import BasicBlock, ResNet
-from pyannote.core import SlidingWindow, SlidingWindowFeature
+from pyannote.core import Annotation, SlidingWindow, SlidingWindowFeature
 
 from tests.helpers.cuda_emulator import emulated_cuda, module_on_cuda
 from whosaid.diarization.embeddings import FoldedEmbedding, FoldedResNet, WindowEmbeddings
+from whosaid.diarization.pyannote import PyannoteDiarizer
+from whosaid.diarization.thread import warm_up
 
 BATCH, RATE, SECONDS, FRAMES = 4, 16_000, 2.0, 118
 
@@ -87,3 +90,22 @@ def test_speech_that_float16_embeds_otherwise_is_embedded_in_float32(device, mon
     embed(ours)
     assert calls == [BATCH]
     assert "speakers are embedded in float32" in caplog.text
+
+
+def test_the_warm_up_prepares_each_padded_size_that_fits(device, monkeypatch):
+    parts, segmented, embedded = vars(pipeline_of(network_on_cuda())), [], []
+    pipeline = Mock(**parts, return_value=Annotation())
+
+    def infer(chunks):
+        if len(chunks) > 2 * BATCH:
+            raise MemoryError
+        segmented.append(len(chunks))
+
+    pipeline._segmentation.infer = infer
+    pipeline.get_embeddings = ours = WindowEmbeddings(pipeline)
+    monkeypatch.setattr(ours, "_max_batch", BATCH)
+    monkeypatch.setattr(ours, "_embed", lambda waveforms, _: embedded.append(len(waveforms)))
+    diarizer = PyannoteDiarizer(pipeline, 4 * BATCH, torch.cuda.Stream())
+    for _ in range(2):
+        warm_up(diarizer)
+    assert (segmented, embedded) == ([8, 4, 2, 1], [4, 2, 1])

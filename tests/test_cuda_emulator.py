@@ -16,6 +16,7 @@ from tests.support.tiny_whispers import Published
 from tests.test_rescoring import Proposing
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
 from whosaid.asr.engine import cuda_graphs
+from whosaid.asr.engine.batch import STEPS_BETWEEN_LOOKS
 from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
@@ -293,8 +294,7 @@ def test_every_shape_that_heads_may_have(fewest_graphs, kind):
 def test_every_shape_that_beams_may_have(fewest_graphs, num_beams):
     engine = half_engine()
     state = engine.batch(num_beams).memory.ensure_capacity(5)
-    longest = state.cache.max_len
-    shapes = [(state.capacity, StepShape(0, 1, 64)), (1, StepShape(0, 1, longest))]
+    shapes = [(state.capacity, StepShape(0, 1, 64)), (1, StepShape(0, 1, state.cache.max_len))]
     check_captures(fewest_graphs, engine, state, shapes)
     assert {each.num_beams for each in fewest_graphs.steps} >= {num_beams}
 
@@ -377,3 +377,16 @@ def test_admitting_windows_copies_little(fewest_graphs):
         engine.step()
         assert engine.scheduler.running == 4
     assert fewest_graphs.uploads == 0  # that the host waits for
+
+
+def test_a_step_waits_once_for_the_one_before_it(fewest_graphs):
+    """Every 16 steps the host also reads the texts, to reject them early."""
+    engine, steps = DecodeEngine(on_cuda(oracle.models_of(oracle.TINY))), STEPS_BETWEEN_LOOKS
+    with engine.session(PLAIN) as session:
+        session.add(oracle.windows_of(count=4, max_tokens=None))
+        for _ in range(3):
+            engine.step()
+        fewest_graphs.waits = 0
+        for _ in range(steps):
+            engine.step()
+        assert (engine.scheduler.running, fewest_graphs.waits) == (4, steps + 3)

@@ -318,6 +318,21 @@ def test_a_failed_step_costs_no_graph(graphs, monkeypatch, where):
     assert (graphs.captures, engine.memory.state) == (before, state)
 
 
+def test_an_error_while_rows_are_freed_costs_no_graph(graphs):
+    """The step in flight fails while its session leaves."""
+    engine = engine_of()
+    lane, before, state = engine.batch(1), graphs.captures, engine.memory.state
+    with engine.session(PLAIN) as session:
+        session.add(oracle.windows_of(count=2))
+        while not lane._pending:
+            engine.step()
+        failing = mock.Mock(side_effect=RuntimeError("the result is lost"))
+        lane._pending[0] = lane._pending[0]._replace(result=failing)
+    assert state.rows.finished.all()
+    check_tokens(engine, PLAIN)
+    assert (graphs.captures, engine.memory.state) == (before, state)
+
+
 # Graphs that are turned off
 
 
@@ -517,8 +532,7 @@ def test_graphs_on_a_device_match_eager_steps_in_float16(drafts):
     models = oracle.with_assistant(oracle.models_of(oracle.TINY, 142, torch.float16), 0.1)
     main, other = (copy.deepcopy(each.model).to("cuda") for each in (models, models.assistant))
     assistant = dataclasses.replace(models.assistant, model=other)
-    there = dataclasses.replace(models, model=main, assistant=assistant)
-    engine = DecodeEngine(there)
+    engine = DecodeEngine(dataclasses.replace(models, model=main, assistant=assistant))
     assert isinstance(engine.runner, CudaGraphRunner)
     options, windows = dataclasses.replace(DRAFTED, drafts=drafts), oracle.windows_of(count=12)
     with engine.runner.paused():

@@ -64,7 +64,6 @@ def test_tokens_are_those_of_transformers(
     engine, windows, expected, timestamps, batch_size, assisted, drafts
 ):
     given = {"timestamps": timestamps, "assisted": assisted, "drafts": drafts}
-    options = DecodeOptions(batch_size=batch_size, **given)
-    answers = oracle.decode(engine, windows, options)
+    answers = oracle.decode(engine, windows, DecodeOptions(batch_size=batch_size, **given))
     assert {key: answer.tokens for key, answer in answers.items()} == expected
     assert sum(map(len, expected.values())) > 80

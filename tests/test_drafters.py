@@ -114,8 +114,7 @@ def test_copying_heads_are_accepted_at_every_repeated_token(drafts):
             accepted, drafted = accepted + right, drafted + min(right + 1, drafts)
             place += right + 1
     engine = DecodeEngine(random_heads(models, 10, scale=0.0))
-    options = DecodeOptions(False, True, 5, drafts=drafts)
-    _, stats = oracle.decode_counted(engine, windows, options)
+    _, stats = oracle.decode_counted(engine, windows, DecodeOptions(False, True, 5, drafts=drafts))
     assert (stats.accepted, stats.drafted) == (accepted, drafted)
     assert accepted > 0
 

@@ -72,8 +72,7 @@ def serving(handler):
     def make(**options) -> Endpoint:
         limits = Limits(shared=True)
         models = alone.recogniser.transcriber.models
-        load = partial(Transcriber, models, fallback=None, limits=limits)
-        recogniser = Recogniser(load, 1)
+        recogniser = Recogniser(partial(Transcriber, models, fallback=None, limits=limits), 1)
         cpu = torch.device("cpu")
         held = resident(recogniser, TurnsOfSeconds())
         made.append(TranscriptionEndpoint(held, alone.limits, cpu, 1, **options))

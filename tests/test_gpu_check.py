@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -24,9 +25,10 @@ from benchmarks.gpu_check.page import (
     leave_out,
     note,
 )
-from benchmarks.gpu_check.subject import Subject, lasting
+from benchmarks.gpu_check.subject import Subject, lasting, load_models
 from benchmarks.options import read_gpu_check
 from config import REPOSITORY, ModelSettings
+from tests.helpers.cuda_emulator import CUDA, emulated_cuda, on_cuda
 from tests.support.audio_files import conversation
 from whosaid.runtime.device import choose_dtype
 
@@ -81,6 +83,28 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
     assert found["weights"] == f"{dtype} on cpu"
     assert float(found["RTFx, batch 8"]) > 0
     assert re.fullmatch(r"\d+ words, [1-9] speakers", found["words and speakers"])
+
+
+@pytest.mark.reliability
+@pytest.mark.slow
+def test_loads_and_texts_are_as_expected_on_an_emulated_gpu(monkeypatch):
+    def load_there(settings, device, _):
+        models = load_models(settings, CPU, torch.float32)
+        return on_cuda(models) if device == CUDA else models
+
+    monkeypatch.setattr("benchmarks.gpu_check.subject.load_models", load_there)
+    beginning = lasting(conversation(), 9.9)
+    monkeypatch.setattr(sections, "Subject", partial(Subject, recording=beginning))
+    monkeypatch.setattr(sections, "choose_device", lambda _: CUDA)
+    monkeypatch.setattr(sections, "choose_dtype", lambda *_: torch.float32)
+    monkeypatch.setattr(sections, "prepare_device", lambda _: None)
+    monkeypatch.setattr(checks, "LARGE_BATCH", 5)
+    settings = ModelSettings.for_demo()
+    with emulated_cuda(monkeypatch, rows=(1, 5)):
+        outcomes = [sections.run_here(each, settings, True) for each in ("Load", "Texts")]
+    assert not any(each.warnings for each in outcomes)
+    statuses = Counter(line.status for each in outcomes for line in each.findings)
+    assert statuses == {Status.OK: 12, Status.LEFT_OUT: 1}  # there is no float16
 
 
 def test_interpreter_without_packages_gets_the_command_to_install(tmp_path):

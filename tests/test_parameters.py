@@ -139,8 +139,7 @@ def test_each_parameter_has_a_decision():
 @EACH
 def test_json_serves_each_parameter(endpoint, name, decision):
     for beside, expected in ((decision.beside, ""), ({}, "?" if decision.beside else "")):
-        parameters = {name: decision.value, **beside}
-        request = endpoint.parse({"inputs": "", "parameters": parameters})
+        request = endpoint.parse({"inputs": "", "parameters": {name: decision.value, **beside}})
         assert effect(request, name, decision.value) == expected
 
 

@@ -109,8 +109,7 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
     longest = max(len(each.prompt) for each in inputs)
 
     def start(state, prompt_len):
-        sizes = PaddedSizes(prompt=(prompt_len,))
-        batch = PrefillBatch.of(inputs, encoded, state, sizes)
+        batch = PrefillBatch.of(inputs, encoded, state, PaddedSizes(prompt=(prompt_len,)))
         batch = batch._replace(forgotten=state.cache.max_len)
         return prefill(state, batch, filters)
 

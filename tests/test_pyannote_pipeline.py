@@ -68,8 +68,7 @@ class Pipeline:
 
 def test_both_views_of_pyannote_4_are_kept():
     both = annotation(("A", 0, 0.6), ("B", 0.5, 1)), annotation(("A", 0, 0.5), ("B", 0.5, 1))
-    output = DiarizeOutput(*both)
-    found = PyannoteDiarizer(Pipeline(output), 8).diarize(SECOND, SpeakerHints())
+    found = PyannoteDiarizer(Pipeline(DiarizeOutput(*both)), 8).diarize(SECOND, SpeakerHints())
     assert found.turns == (SpeakerTurn("A", 0, 0.6), SpeakerTurn("B", 0.5, 1))
     assert found.exclusive == (SpeakerTurn("A", 0, 0.5), SpeakerTurn("B", 0.5, 1))
 

@@ -124,8 +124,7 @@ def voice_in(handler, inputs):
 
 def test_people_are_named_by_their_clips(recordings, whisper_base_folder):
     models = {"asr_model": str(whisper_base_folder), "diarization_model": SPEAKERS_MODEL}
-    settings = ModelSettings(**models, dtype="float32")
-    handler = EndpointHandler(settings=settings)
+    handler = EndpointHandler(settings=ModelSettings(**models, dtype="float32"))
     files = [(name.title(), f"azure_enrollment_{name}") for name in PEOPLE]
     clips = [{"name": name, "reference": in_base64(recordings, file)} for name, file in files]
     inputs, parameters = in_base64(recordings, "azure_katiesteve"), {"known_speakers": clips}

@@ -265,8 +265,7 @@ def test_work_is_done_in_the_thread_between_two_turns(recognising):
     recogniser = recognising(StandInEngine())
     thread = recogniser.run(threading.current_thread)
     assert thread.name == "engine"
-    engine = recogniser.transcriber.engine
-    job = recogniser.submit(Recording(engine, [10**9]))
+    job = recogniser.submit(Recording(recogniser.transcriber.engine, [10**9]))
     assert recogniser.run(threading.current_thread) is thread
     job.cancel()
 

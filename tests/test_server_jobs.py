@@ -245,8 +245,7 @@ async def test_wrong_requests_are_refused_before_anything_is_kept(tmp_path):
             assert reply.json["error"]["code"] == code
         assert (await ask(app)).json["data"] == []
         assert (await send(app)).status == 202
-        full = client(app, "POST", "/v1/jobs", JSON, HELLO)
-        reply = await full.run()
+        reply = await client(app, "POST", "/v1/jobs", JSON, HELLO).run()
         assert (reply.status, reply.code, reply.headers["retry-after"]) == (429, "JOBS_FULL", "60")
         assert reply.parts_read == 0
         assert (await ask(app, query=b"format=doc")).status == 200

@@ -206,8 +206,7 @@ async def test_a_silent_host_delays_no_other(tmp_path, receiver, monkeypatch):
             while not called:
                 await asyncio.sleep(0.001)
             for _ in range(2):
-                url = f"http://{receiver.host}/"
-                sent = await call(app, "POST", "/v1/jobs", JSON, asking(url))
+                sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/"))
                 assert (await told(app, sent.json["id"], 1))["callback"]["delivered"]
         assert called == [b"POST / HTTP/1.1\r\n"]
     silent.close()

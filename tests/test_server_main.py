@@ -80,8 +80,7 @@ def opened(monkeypatch, tmp_path) -> Iterator[Callable[..., JobStore | None]]:
 
     def open_jobs(*arguments: str, user_jobs: bool = True) -> JobStore | None:
         options = read(arguments)
-        settings = read_settings(options)
-        store, _ = start.load_app(None, settings, user_jobs and not options.no_jobs)
+        store, _ = start.load_app(None, read_settings(options), user_jobs and not options.no_jobs)
         return store
 
     yield open_jobs

@@ -302,8 +302,7 @@ def true_client(tiny_endpoint):
 
 def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
     sound = wav(speech(4.0))
-    config = {"language": "en"}
-    truth = tiny_handler({"inputs": sound, "parameters": config})
+    truth = tiny_handler({"inputs": sound, "parameters": {"language": "en"}})
 
     def create(**fields):
         create = true_client.audio.transcriptions.create

@@ -403,8 +403,7 @@ def test_axe_finds_nothing(person, url, recording, answer, dark, width):
 
 @pytest.mark.reliability
 def test_a_narrow_window_folds_options_and_shows_whole_names(person, url, answer):
-    before = kept(answer, SPEAKER_00="A name that fits a line")
-    person.open(url, before)
+    person.open(url, kept(answer, SPEAKER_00="A name that fits a line"))
     assert person.see("#language")
     person.look(width=360, height=740)
     person.browser.refresh()

@@ -312,8 +312,7 @@ def test_the_recording_is_what_the_server_has_heard(person, room):
 @pytest.mark.reliability
 def test_live_text_equals_that_of_the_recorded_file(person, demo_endpoint, demo_handler):
     """The real models transcribe three turns of the conversation, then the recorded file."""
-    drivers = LiveDrivers(demo_endpoint)
-    app = create_app(demo_endpoint, ServerSettings(), drivers)
+    app = create_app(demo_endpoint, ServerSettings(), LiveDrivers(demo_endpoint))
     with listening(DrainingServer(app, demo_endpoint, 600)) as (host, port):
         visit(person, f"http://{host}:{port}")
         remember_files(person)
@@ -435,8 +434,7 @@ class Line:
 
     def cut(self) -> None:
         """End all connections, and refuse new ones."""
-        blocked = {"urls": ["*/v1/realtime*"]}
-        self._browser.execute_cdp_cmd("Network.setBlockedURLs", blocked)
+        self._browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/v1/realtime*"]})
         for each in [*self._server.server_state.connections]:
             self._server.loops[0].call_soon_threadsafe(each.transport.abort)
 

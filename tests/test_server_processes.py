@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import pytest
 from config import DEMO_MODELS
 from tests.reliability.traffic import KEY, ForkedServer, forked_servers
 from tests.support.audio_files import speech
-from tests.support.servers import loopback
+from tests.support.servers import loopback, ours
 from tests.test_server_lifecycle import fail_to_start
 from whosaid.runtime.errors import EXIT_STATUS
 from whosaid.server.jobs.store import JobStore
@@ -229,6 +230,16 @@ def signal_under_load(server: ForkedServer, audio: bytes) -> None:
     assert words
     for secret in (KEY, *words):
         assert secret not in log
+
+
+def test_a_signal_ends_the_process_while_models_load():
+    """The log says so just before the engine's thread begins with the demo's models."""
+    command = [sys.executable, "-m", "whosaid.server", "--embedded"]
+    with ours(command, DEVICE="cpu") as server:
+        next(line for line in server.stderr if "computing on cpu" in line)
+        server.terminate()
+        assert server.wait(120) == 0
+        assert "models ready" not in server.stderr.read()
 
 
 ENGINE_FAILS = """

@@ -159,8 +159,7 @@ def test_a_cue_lasts_for_its_languages_reading_speed(text, rate):
 
 def test_cues_at_the_end_share_the_time_left():
     words = [Word(" So.", 7, 9), *(Word(" Bye.", 10, 10, who) for who in ("A", "B", "A", "B"))]
-    found = make_cues(words, False, 10.0)
-    times = [(cue.start, cue.end) for cue in found]
+    times = [(cue.start, cue.end) for cue in make_cues(words, False, 10.0)]
     assert times == [(7, 9), (9, 9.25), (9.25, 9.5), (9.5, 9.75), (9.75, 10)]
 
 

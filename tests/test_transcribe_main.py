@@ -532,8 +532,7 @@ def test_a_text_from_a_pipe_is_sent(fake, folder, monkeypatch, name):
     reading, writing = os.pipe()
     os.write(writing, "Grüß Gott.\n".encode())
     os.close(writing)
-    text = name.format(reading)
-    given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--text", text]
+    given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--text", name.format(reading)]
     with open(reading, encoding="utf-8") as pipe:
         monkeypatch.setattr(sys, "stdin", pipe)
         read_transcribe(given[1:])

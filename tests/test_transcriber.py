@@ -439,8 +439,7 @@ def test_loud_sound_is_speech_if_the_model_is_sure(log_prob, kept):
     recogniser = Sure()
     transcriber = Transcriber(MODELS, detect_speech=lambda _: ())
     transcriber.engine = recogniser
-    options = transcriber.validate(asking(chunk_length_s=10))
-    transcript = transcriber.transcribe(samples, options)
+    transcript = transcriber.transcribe(samples, transcriber.validate(asking(chunk_length_s=10)))
     assert len(recogniser.requests) > 1
     assert all(request.once for request in recogniser.requests)
     assert bool(transcript.chunks) is bool(transcript.speech) is kept
@@ -460,8 +459,7 @@ def prompts_given(
 
 
 def test_every_window_is_told_the_prompt_and_no_hot_words():
-    hotwords = HotWords(("word1", "word2"))
-    prompts, warnings = prompts_given(prompt="word3 word4", hotwords=hotwords)
+    prompts, warnings = prompts_given(prompt="word3 word4", hotwords=HotWords(("word1", "word2")))
     plain = MODELS.special_tokens.prompt("en", "transcribe", timestamps=True)
     (told,) = {prompt[: -len(plain)] for prompt in prompts}
     assert {prompt[-len(plain) :] for prompt in prompts} == {plain}

@@ -86,8 +86,7 @@ def test_slow_and_fast_speech_is_written(rate):
 def test_a_word_accounts_for_what_its_text_takes_to_say(text, seconds):
     """The speech of a number is written, and that of the same time over a syllable is not."""
     for said, gaps in ((text, []), (" so", [Gap(0.5, 0.5 + seconds, 0, 1)])):
-        words = [Word(said, 0.5, 0.5 + seconds)]
-        found = find_unwritten(words, 0.5, 0.5 + seconds, ALWAYS)
+        found = find_unwritten([Word(said, 0.5, 0.5 + seconds)], 0.5, 0.5 + seconds, ALWAYS)
         assert found == (gaps if seconds > 2.2 else [])
 
 

@@ -59,8 +59,7 @@ def test_an_interrupted_download_leaves_nothing_in_the_cache(tmp_path, monkeypat
 
 @pytest.fixture(scope="module")
 def models(whisper_base_folder) -> WhisperModels:
-    checkpoint = Checkpoint(str(whisper_base_folder))
-    return load_whisper(checkpoint, torch.device("cpu"), torch.float32)
+    return load_whisper(Checkpoint(str(whisper_base_folder)), torch.device("cpu"), torch.float32)
 
 
 def test_the_repository_holds_its_conditioning(models):
@@ -112,8 +111,7 @@ def test_a_sentence_said_ten_times_is_written_ten_times(models, sample, start, e
     may begin within a sentence, whose words are then of two windows."""
     sentence = sample[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)]
     repeated = np.tile(np.append(sentence, np.zeros(SAMPLE_RATE // 4, np.float32)), 10)
-    decode = DecodeOptions(num_beams=beams)
-    options = TranscriptionOptions(language="en", decode=decode)
+    options = TranscriptionOptions(language="en", decode=DecodeOptions(num_beams=beams))
     transcript = Transcriber(models).transcribe(repeated, options)
     written = transcript.text.lower().count(said)
     missing = sum(each.end - each.start for each in transcript.unwritten)

@@ -202,8 +202,7 @@ def model_settings(archive: Archive) -> dict[str, Any]:
             named = {field: models[field] for field in MODEL_OPTIONS if models[field]}
             settings = ModelSettings.for_models(**named)
         else:
-            speakers = models["diarization_model"] is not None
-            settings = choose(options, say, speakers=speakers)
+            settings = choose(options, say, speakers=models["diarization_model"] is not None)
     except (EndpointError, OSError, ValueError) as error:
         raise WrongInput(str(error).removeprefix(f"{StartError.code}: ")) from error
     return without_token(settings)

@@ -306,6 +306,7 @@ class Emulator(TorchFunctionMode):
         self.drafting = False
         self.steps: list[StepSizes] = []  # that were captured
         self.uploads = 0  # blocking copies from the host
+        self.waits = 0  # of the host for an event, or for a value or copy from the device
         self.stream: Stream | None = None  # the current one, None the device's own
         self.used_streams: set[Stream | None] = set()  # on which something was computed
 
@@ -347,8 +348,10 @@ class Emulator(TorchFunctionMode):
     def _check(self, name: str, args: Any, tensors: list[torch.Tensor], non_blocking: bool) -> None:
         """Raise Fault for a call with tensors of the device that a GPU would refuse."""
         elsewhere = [each for each in tensors if each.device.type == "cpu" and each.dim()]
-        if name in READING and self.capturing:
-            raise Fault("a value is read while capturing")
+        if name in READING:
+            if self.capturing:
+                raise Fault("a value is read while capturing")
+            self.waits += 1
         if name in ("numpy", "__array__"):
             raise Fault("numpy reads memory of the device")
         if name in ("__getitem__", "__setitem__") and any(
@@ -407,6 +410,7 @@ class Emulator(TorchFunctionMode):
     def _read(self) -> None:
         if self.capturing:
             raise Fault("a copy from the device while capturing")
+        self.waits += 1
 
     def _upload(self, blocking: bool) -> None:
         if self.capturing:
@@ -460,6 +464,7 @@ class Emulator(TorchFunctionMode):
                 self.arrives = list(emulator.copies)
 
             def synchronize(self) -> None:
+                emulator.waits += 1
                 with torch._C.DisableTorchFunction():
                     for target, value in self.arrives:
                         target.copy_(value)

@@ -150,8 +150,7 @@ def _segment_json(segment: SpeakerSegment, config: InferenceConfig) -> dict[str,
         **_channel_json(segment.channel),
     }
     if config.return_timestamps == "word":
-        channel = segment.channel
-        entry["words"] = [_word_json(word, channel, True, config) for word in segment.words]
+        entry["words"] = [_word_json(word, segment.channel, True, config) for word in segment.words]
     return entry
 
 

@@ -97,8 +97,7 @@ class Planner:
         )
         written = ENGLISH if task == "translate" else language
         fallback = decode.fallback or DEFAULT_FALLBACK
-        reader = ChunkReader(self.models, written, decode.timestamps, fallback)
-        return InLanguage(prompt, reader)
+        return InLanguage(prompt, ChunkReader(self.models, written, decode.timestamps, fallback))
 
     def _use_assistant(self, languages: Sequence[str | None]) -> tuple[bool, tuple[str, ...]]:
         """Return whether to draft, by default for recordings alone, and a warning if impossible."""

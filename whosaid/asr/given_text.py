@@ -236,8 +236,7 @@ async def _force_windows(
                     continue
                 # The reader counts words as `split_text` has split them.
                 reader = replace(language.reader, language=plan.timeline.language)
-                segments = text.segments(given)
-                chunks += reader.chunks(given.window, segments, request.samples, result)
+                chunks += reader.chunks(given.window, text.segments(given), request.samples, result)
                 spoken.update(given.words)
                 await give_way()
     return chunks, spoken

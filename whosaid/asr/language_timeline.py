@@ -178,8 +178,7 @@ async def _refined(
             finer += (head, _Part(tuple(rest), part.posterior, part.seconds - head.seconds))
         elif rest and after:
             (tail,) = await alone(rest[-1:])
-            others = part.pieces[:-1]
-            finer += (_Part(others, part.posterior, part.seconds - tail.seconds), tail)
+            finer += (_Part(part.pieces[:-1], part.posterior, part.seconds - tail.seconds), tail)
         else:
             finer.append(part)
     return finer

@@ -165,11 +165,13 @@ class WindowEmbeddings:
         return min(most, self._max_batch)
 
     def prepare(self, most: int) -> None:
-        """Embed silence in every size of batch up to `most`."""
-        size = self.windows_together(most)
-        while size:
-            self._embed(self._silence.expand(size, -1, -1), torch.ones(size, 1, 1))
-            size //= 2
+        """Segment and embed silence in every size of batch up to `most`, a power of two."""
+        while most:
+            silence = self._silence.expand(most, -1, -1)
+            self._pipeline._segmentation.infer(silence)
+            if most <= self._max_batch:
+                self._embed(silence, torch.ones(most, 1, 1))
+            most //= 2
 
     @torch.inference_mode()
     def _embed(self, waveforms: Tensor, masks: Tensor) -> Array:

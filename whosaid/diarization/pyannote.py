@@ -12,7 +12,6 @@ the fields of pyannote's Specifications with its enumerations by name.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import threading
@@ -20,7 +19,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from functools import cache
 from hashlib import sha256
@@ -155,7 +154,7 @@ class PyannoteDiarizer:
     def stream(self) -> DiarizationStream:
         raise NotImplementedError("the diarization model needs whole recordings")
 
-    @contextlib.contextmanager
+    @contextmanager
     def _pipeline_released(self) -> Iterator[None]:
         """Let other calls use the pipeline. pyannote reads its batch size anew for each batch."""
         pipeline = self._pipeline
@@ -167,14 +166,9 @@ class PyannoteDiarizer:
             self._lock.acquire()
             pipeline.segmentation_batch_size, pipeline.embedding_batch_size = sizes
 
-    @contextlib.contextmanager
+    @contextmanager
     def _computing(self) -> Iterator[None]:
         with self._lock, _full_precision(), computing(self._stream):
-            if not self._prepared:  # in the thread that diarizes: cuDNN keeps plans by thread
-                self._prepared = True
-                embeddings = getattr(self._pipeline, "get_embeddings", None)
-                if isinstance(embeddings, WindowEmbeddings):
-                    embeddings.prepare(self._batch_size)
             yield
 
     def _run(
@@ -187,6 +181,10 @@ class PyannoteDiarizer:
             self._pipeline.segmentation_batch_size = batch_size
             self._pipeline.embedding_batch_size = batch_size
             try:
+                embeddings = getattr(self._pipeline, "get_embeddings", None)
+                if not self._prepared and isinstance(embeddings, WindowEmbeddings):
+                    embeddings.prepare(batch_size)  # in this thread, for which cuDNN keeps plans
+                self._prepared = True
                 # Below about one second no embedding is long enough for clustering, and pyannote
                 # takes the mean of no embeddings: 0 / 0.
                 with np.errstate(invalid="ignore"):
@@ -304,7 +302,7 @@ def _import() -> None:
 @contextmanager
 def _silence() -> Iterator[None]:
     """Drop pyannote's advice, and its warnings about audio decoders that are not used here."""
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
@@ -463,7 +461,7 @@ def _parse_turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  
     return tuple(turn for turn in turns if turn.end > turn.start)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _full_precision() -> Iterator[None]:
     """Turn TF32 off in the block, for all threads; pyannote would turn it off for good. Recognition
     computes in float16 on CUDA and is not affected.

@@ -103,8 +103,7 @@ def _load(
         if not same_shape:
             reason = "it has no encoder, and was made for one of another shape"
             raise _misfit(models, checkpoint, reason)
-        decoder = load_model(opened, config, tokenizer, models.device, dtype, encoder=False)
-        return decoder, True
+        return load_model(opened, config, tokenizer, models.device, dtype, encoder=False), True
     whole = load_model(opened, config, tokenizer, torch.device("cpu"), dtype)
     shares = same_shape and _equal_encoders(models.model, whole)
     return (whole.without_encoder() if shares else whole).to(models.device), shares

@@ -221,8 +221,7 @@ def measured_drafting(memory: StateMemory, encoder: Encoder) -> DraftLength | No
             seconds = dict.fromkeys(shapes, math.inf)
             for shape in ROUNDS * list(seconds):
                 encoder.threads.adjust()
-                took = _time_step(memory, policy.follows, *shape)
-                seconds[shape] = min(seconds[shape], took)
+                seconds[shape] = min(seconds[shape], _time_step(memory, policy.follows, *shape))
             prepared = _time_preparing(memory, encoder)
             costs = StepCosts(seconds, max(0.0, prepared - seconds[1, 0]))
             rates = [AcceptanceRate()]

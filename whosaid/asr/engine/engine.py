@@ -167,15 +167,21 @@ class Engine:
         self.scheduler.requeue(batch.lane)
         batch.clear()
 
-    def _evict(self, batch: Batch, sequences: list[DecodeSequence]) -> None:
-        """Free rows. If that fails, restart the batch; its next step shows the cause."""
+    def _evict(self, batch: Batch, sequences: list[DecodeSequence], again: bool = True) -> None:
+        """Free rows. If that fails, queue all rows of the batch again; its next step shows the
+        cause. The batch keeps its memory and graphs unless memory ran out, or freeing fails twice.
+        """
         try:
             batch.evict(sequences)
             return
         except Exception as error:
             lost = error if is_device_lost(error) else None
+            again = again and not is_out_of_memory(error)
         if lost is not None:
             self._give_up_device(lost)
+        elif again:
+            self.scheduler.requeue(batch.lane)
+            self._evict(batch, [*batch.rows], again=False)
         else:
             self._restart(batch)
 

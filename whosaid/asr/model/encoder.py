@@ -150,8 +150,7 @@ class AudioEncoder:
         self.norm = Norm.of(own, "layer_norm")
         self.conditioning: ConditioningLayers | None = None
         if conditioning is not None:
-            count = len(self.layers)
-            self.conditioning = ConditioningLayers(conditioning, count, heads, dtype)
+            self.conditioning = ConditioningLayers(conditioning, len(self.layers), heads, dtype)
 
     def forward(
         self, features: Tensor, mask: Tensor | None = None, enrolled: Iterator[Tensor] | None = None
