@@ -12,7 +12,6 @@ the fields of pyannote's Specifications with its enumerations by name.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import threading
@@ -20,7 +19,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from functools import cache
 from hashlib import sha256
@@ -38,7 +37,7 @@ from whosaid.diarization.clustering import complete_voices
 from whosaid.diarization.diarizer import (
     Capabilities,
     Diarization,
-    DiarizationStream,
+    Diarizer,
     Pause,
     Span,
     SpeakerHints,
@@ -81,7 +80,7 @@ ARCHITECTURES = {
 Array = NDArray[Any]
 
 
-class PyannoteDiarizer:
+class PyannoteDiarizer(Diarizer):
     """A loaded pyannote pipeline. Diarizes one waveform at a time, in any thread. On CUDA the
     pipeline runs on `stream`, so as not to wait for other threads' kernels.
     """
@@ -152,10 +151,7 @@ class PyannoteDiarizer:
             vector: Vector = self._pipeline._embedding(waveform, masks=mask)[0]
             return vector
 
-    def stream(self) -> DiarizationStream:
-        raise NotImplementedError("the diarization model needs whole recordings")
-
-    @contextlib.contextmanager
+    @contextmanager
     def _pipeline_released(self) -> Iterator[None]:
         """Let other calls use the pipeline. pyannote reads its batch size anew for each batch."""
         pipeline = self._pipeline
@@ -167,7 +163,7 @@ class PyannoteDiarizer:
             self._lock.acquire()
             pipeline.segmentation_batch_size, pipeline.embedding_batch_size = sizes
 
-    @contextlib.contextmanager
+    @contextmanager
     def _computing(self) -> Iterator[None]:
         with self._lock, _full_precision(), computing(self._stream):
             if not self._prepared:  # in the thread that diarizes: cuDNN keeps plans by thread
@@ -304,7 +300,7 @@ def _import() -> None:
 @contextmanager
 def _silence() -> Iterator[None]:
     """Drop pyannote's advice, and its warnings about audio decoders that are not used here."""
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
@@ -463,7 +459,7 @@ def _parse_turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  
     return tuple(turn for turn in turns if turn.end > turn.start)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _full_precision() -> Iterator[None]:
     """Turn TF32 off in the block, for all threads; pyannote would turn it off for good. Recognition
     computes in float16 on CUDA and is not affected.
