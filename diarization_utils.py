@@ -168,11 +168,9 @@ def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
     """
     return [
         replace(
-            segment_of(chunk.words, chunk.channel),
-            speaker=_main_speaker(chunk.words),
-            text=chunk.text,
+            segment_of(each.words, each.channel), speaker=_main_speaker(each.words), text=each.text
         )
-        for chunk in chunks
+        for each in chunks
     ]
 
 
