@@ -31,13 +31,7 @@ from transformers.feature_extraction_utils import FeatureExtractionMixin
 from transformers.utils.hub import cached_file
 
 from whosaid.diarization.activity import SpeakerActivity
-from whosaid.diarization.diarizer import (
-    Capabilities,
-    Diarization,
-    Diarizer,
-    Pause,
-    SpeakerHints,
-)
+from whosaid.diarization.diarizer import Capabilities, Diarization, Diarizer, Pause, SpeakerHints
 from whosaid.diarization.thread import computing, diarization_stream, warm_up
 from whosaid.errors import StartError
 from whosaid.runtime.versions import dtype_argument, nemotron_speaker_cache
