@@ -5,8 +5,6 @@ from the command line, which other users of a machine can read, and are cut out 
 managing token goes to the API, and to an endpoint only if there is no other token for it.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import json

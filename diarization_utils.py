@@ -8,8 +8,6 @@ Whisper's segments. So Viterbi's algorithm chooses the speakers of all words of 
 it maximises the speech during the words, minus a cost for each change of speaker.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

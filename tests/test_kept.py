@@ -1,7 +1,5 @@
 """Answers in JSON files: what they say of themselves, and what follows from them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

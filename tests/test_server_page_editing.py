@@ -4,8 +4,6 @@ Downloads tell what became of an answer. Its words last half a second each, so t
 known; the recording is silence.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise, product

@@ -1,7 +1,5 @@
 """Recordings, transcripts and corrections that the page keeps in the browser, headless Chromium."""
 
-from __future__ import annotations
-
 import io
 import json
 import wave

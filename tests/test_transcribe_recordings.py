@@ -1,7 +1,5 @@
 """Finds recordings, their outputs, and the owner of existing files."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

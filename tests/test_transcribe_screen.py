@@ -1,7 +1,5 @@
 """Shows a run: lines for ended recordings, the remaining time, and the summary."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress

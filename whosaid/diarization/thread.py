@@ -3,8 +3,6 @@
 Shorter recordings go first, also between two batches of a longer recording.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Gives a diarizer without embeddings the voices of another one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

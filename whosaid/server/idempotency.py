@@ -5,8 +5,6 @@ Answers are kept in memory, errors and streams are not. Jobs keep theirs on the 
 (`server.jobs.store`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 from hashlib import sha256
