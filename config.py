@@ -6,8 +6,6 @@ wrong value raises a ValueError of one line that names the variable or parameter
 the value.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

@@ -5,8 +5,6 @@ from the command line, which other users of a machine can read, and are cut out 
 managing token goes to the API, and to an endpoint only if there is no other token for it.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import json
@@ -68,6 +66,11 @@ REQUEST_SECONDS = 600  # an endpoint scaled to zero first loads its models
 PAUSED, SCALED_TO_ZERO, RUNNING = "paused", "scaledToZero", "running"
 BROKEN = {"failed": "deploy", "updateFailed": "update"}
 FIXED = ("vendor", "region", "type")  # the API cannot change these in an existing endpoint
+# Options that `create_inference_endpoint` takes as they are.
+PASSED_ON = (
+    *("repository", "revision", *FIXED, "accelerator", "instance_type", "instance_size"),
+    *("min_replica", "max_replica", "scaling_metric"),
+)
 OK, NOT_FOUND = 200, 404
 HIDDEN = "<hidden>"
 STATUS_REASONS = {
@@ -333,25 +336,14 @@ def endpoint_arguments(options: argparse.Namespace, secrets: dict[str, str]) -> 
     shown = {name: value for name, value in options.env if not SECRET_NAME.search(name)}
     # The platform's proxy sends its own host names.
     hosts = {"ALLOWED_HOSTS": "*"} if options.container == CUSTOM else {}
-    return {
-        "repository": options.repository,
-        "revision": options.revision,
+    return {name: getattr(options, name) for name in PASSED_ON} | {
         "framework": "pytorch",
         "task": "custom",
         "custom_image": _image(options),
         "env": {name: value for name, value in models.items() if value} | hosts | shown,
         "secrets": secrets or None,
-        "vendor": options.vendor,
-        "region": options.region,
-        "accelerator": options.accelerator,
-        "instance_type": options.instance_type,
-        "instance_size": options.instance_size,
-        "min_replica": options.min_replica,
-        "max_replica": options.max_replica,
         "scale_to_zero_timeout": options.scale_to_zero,
-        "scaling_metric": options.scaling_metric,
         "scaling_threshold": options.scaling_threshold or _threshold(options),
-        "type": options.type,
     }
 
 

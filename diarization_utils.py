@@ -8,8 +8,6 @@ Whisper's segments. So Viterbi's algorithm chooses the speakers of all words of 
 it maximises the speech during the words, minus a cost for each change of speaker.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -168,11 +166,9 @@ def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
     """
     return [
         replace(
-            segment_of(chunk.words, chunk.channel),
-            speaker=_main_speaker(chunk.words),
-            text=chunk.text,
+            segment_of(each.words, each.channel), speaker=_main_speaker(each.words), text=each.text
         )
-        for chunk in chunks
+        for each in chunks
     ]
 
 

@@ -1,7 +1,5 @@
 """Probabilities that speakers speak: as pyannote and Nemotron compute them, and in parts."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 
 import numpy as np

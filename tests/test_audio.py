@@ -164,7 +164,6 @@ AAC_PADDING = 0 if int(version("av").partition(".")[0]) >= 19 else 0.05
 if AAC_PADDING:
     PADDED |= dict.fromkeys(("a.m4a", "faststart.m4a", "a.3gp"), AAC_PADDING)
 
-
 # Formats that few recorders write: file name -> what ffmpeg is told.
 OTHERS = {
     "dts.mkv": "-c:a dca", "dts.ts": "-c:a dca -ar 48000", "a.dts": "", "truehd.mkv": "-c:a truehd",

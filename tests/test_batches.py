@@ -96,7 +96,7 @@ def test_rows_that_end_together_are_replaced_at_once(moves):
 
 def test_between_two_steps_others_leave_and_many_come():
     """New windows fill gaps that are closed, or a larger state takes all rows over."""
-    engine, answers = DecodeEngine(models_of(TINY)), {}
+    engine = DecodeEngine(models_of(TINY))
     windows, expected = lasting(engine.models, *[40] * 10)
     options = dataclasses.replace(GREEDY, batch_size=10)
     with engine.session(options) as session:
@@ -107,8 +107,7 @@ def test_between_two_steps_others_leave_and_many_come():
                     each.step()
         assert engine.scheduler.running == 2  # the second and the fourth, of four
         session.add(windows[2:])
-        while not session.done:
-            answers |= {request.key: result.tokens for request, result in session.step()}
+        answers = tokens_of(oracle.drained(session))
     assert answers == expected
     assert engine.memory.state.rows.finished.all()
 
@@ -130,8 +129,7 @@ def test_closing_a_session_leaves_the_others_their_rows():
             other.add(windows_of())
             beams.add(windows_of())
             answers = {request.key: result for request, result in session.step()}
-        while not session.done:
-            answers |= {request.key: result for request, result in session.step()}
+        answers |= oracle.drained(session)
     assert tokens_of(answers) == alone(GREEDY)
     assert not engine.scheduler.busy
 
@@ -147,8 +145,7 @@ def test_restarted_windows_get_the_same_answers(step):
         for lane in engine.batches:
             engine.scheduler.requeue(lane)
             engine.batches[lane].clear()
-        while not session.done:
-            answers |= {request.key: result for request, result in session.step()}
+        answers |= oracle.drained(session)
     assert tokens_of(answers) == alone(RETRIED)
 
 

@@ -27,12 +27,8 @@ def voices() -> tuple[np.ndarray, np.ndarray]:
     voices = [
         np.concatenate(
             [
-                part
+                np.append(pause, heard[round(start * RATE) : round(end * RATE)])
                 for start, end in spans
-                for part in (
-                    pause,
-                    heard[round(start * RATE) : round(end * RATE)].astype(np.float64),
-                )
             ]
         )
         for spans in (AGENT, CUSTOMER)

@@ -179,7 +179,6 @@ def test_long_texts(graphs, drafts):
 SHOWN_BY = {"key without sampling": dataclasses.replace(PLAIN, temperature=0.4)}
 SHOWN_BY["result read late"] = DRAFTED
 
-
 # All that captures refuse, and one of each other kind.
 AT_EACH_PUSH = {"cached tensor of a capture", "a graph dropped alone", "inputs of the capture"}
 AT_EACH_PUSH |= {*REFUSED}

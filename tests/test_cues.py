@@ -25,7 +25,6 @@ LAYOUTS = st.builds(
 
 Segments = list[list[Word]]
 
-
 TEXTS = st.sampled_from([" a", " of", "é", " word", " 語", "語語", " another", " abcdefghabcd"])
 GAPS = st.sampled_from([0, 0, 10, 290, 301, 400])
 

@@ -1,7 +1,5 @@
 """deploy.py against a stand-in for the platform's API and for the endpoint, both on loopback."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading

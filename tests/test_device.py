@@ -7,12 +7,7 @@ from handler import load_endpoint
 from whosaid.diarization.pyannote import windows_together
 from whosaid.errors import StartError
 from whosaid.runtime import device
-from whosaid.runtime.device import (
-    choose_device,
-    choose_dtype,
-    prepare_device,
-    warn_if_memory_is_short,
-)
+from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -205,7 +200,7 @@ def test_too_little_memory_for_diarization_is_one_line(monkeypatch, caplog, giga
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free - 3, 16 << 30))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 5)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 2)
-    warn_if_memory_is_short(torch.device("cuda"))
+    device.warn_if_memory_is_short(torch.device("cuda"))
     assert [each.getMessage() for each in caplog.records] == ([line] if line else [])
 
 

@@ -1,7 +1,5 @@
 """Attribution against its definition, counted slowly on a grid of hundredths of a second."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise, product

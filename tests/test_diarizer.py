@@ -1,7 +1,5 @@
 """Diarizers return turns within detected speech, and turns that touch it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import accumulate
 

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from handler import TranscriptionEndpoint, respond
 from tests.helpers.recogniser_stand_ins import (
+    EndlessDiarizer,
     StandInEngine,
     StandInTranscriber,
     StandInTranscription,
@@ -27,12 +27,7 @@ from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.frontend.vad import VadOptions
 from whosaid.audio.decode import AudioLimits
-from whosaid.diarization.diarizer import (
-    Capabilities,
-    Diarization,
-    DiarizationCancelled,
-    SpeakerHints,
-)
+from whosaid.diarization.diarizer import Capabilities, Diarization, SpeakerHints
 from whosaid.endpoint.request import ignored_names
 from whosaid.errors import ModelError, OutOfMemory, Unsupported
 from whosaid.runtime.errors import ENDING, EXIT_STATUS, end_process
@@ -64,20 +59,8 @@ class StandInDiarizer:
         return Diarization(self.turns, self.turns, hints)
 
 
-class Waits(StandInDiarizer):
-    """Diarizes until it is cancelled; speech is recognised once it has `begun`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun, self.ended = threading.Event(), threading.Event()
-
-    def diarize(self, samples, hints, pause=lambda *_: None) -> Diarization:
-        self.begun.set()
-        with suppress(DiarizationCancelled):
-            while True:
-                pause()
-        self.ended.set()
-        raise DiarizationCancelled
+class Waits(EndlessDiarizer):
+    """Speech is recognised once it has `begun`."""
 
     def then(self, answer: Transcript | Exception) -> StandInTranscriber:
         transcriber = speaks(answer)
@@ -296,18 +279,16 @@ def test_log_names_the_origin_of_unexpected_errors(endpoint, hum, caplog):
 
 def test_recognition_and_diarization_run_in_parallel(endpoint, hum):
     """Each waits for the other to have begun: one after the other would never end."""
-    begun = {"asr": threading.Event(), "diarization": threading.Event()}
+    both = threading.Barrier(2, timeout=60)
 
     class Beside(StandInTranscriber):
         def say(self):
-            begun["asr"].set()
-            assert begun["diarization"].wait(60)
+            both.wait()
             return super().say()
 
     class BesideToo(StandInDiarizer):
         def diarize(self, *arguments):
-            begun["diarization"].set()
-            assert begun["asr"].wait(60)
+            both.wait()
             return super().diarize(*arguments)
 
     assert len(endpoint(Beside(SPEECH), BesideToo())({"inputs": hum})["speakers"]) == 2

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from functools import cache, partial
 
@@ -19,7 +19,7 @@ import torch
 from config import ModelSettings
 from handler import EndpointHandler, TranscriptionEndpoint
 from tests.helpers.asgi import asynchronous
-from tests.helpers.recogniser_stand_ins import TurnsOfSeconds, resident
+from tests.helpers.recogniser_stand_ins import EndlessDiarizer, TurnsOfSeconds, resident
 from tests.support.audio_files import conversation
 from whosaid.answer.response import response
 from whosaid.asr import Limits, Recogniser, Transcribed, Transcriber
@@ -27,7 +27,7 @@ from whosaid.asr.engine.batch import Batch
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 from whosaid.asr.output.alignment import aligned_words
 from whosaid.audio.decode import decoding_steps
-from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
+from whosaid.diarization.diarizer import Capabilities, Diarization
 from whosaid.endpoint import Decoded, Diarized, Endpoint, Finished
 from whosaid.errors import ModelError
 from whosaid.scheduling.shortest_first import QueuedAudio
@@ -384,26 +384,17 @@ async def test_events_tell_the_progress_of_diarization(endpoint, recording, monk
 
 
 def test_a_cancelled_task_leaves_its_diarization(endpoint, recording, monkeypatch):
-    begun, ended = threading.Event(), threading.Event()
-
-    def hear(pause):
-        begun.set()
-        with suppress(DiarizationCancelled):
-            while True:
-                pause()
-        ended.set()
-        raise DiarizationCancelled
-
-    monkeypatch.setattr(endpoint.models, "diarizer", TurnsOfSeconds(hear))
+    diarizer = EndlessDiarizer()
+    monkeypatch.setattr(endpoint.models, "diarizer", diarizer)
 
     async def cancel():
         request = parsed(endpoint, recording(3), language="en", diarize=True)
         task = asyncio.ensure_future(endpoint.answer(request))
-        await asyncio.to_thread(begun.wait, 60)
+        await asyncio.to_thread(diarizer.begun.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.to_thread(ended.wait, 60)
+        await asyncio.to_thread(diarizer.ended.wait, 60)
 
     asyncio.run(cancel())
     assert endpoint.outstanding == 0

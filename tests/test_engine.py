@@ -1,7 +1,5 @@
 """The engine against transformers' greedy decoding, token for token, in float64."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -197,11 +197,8 @@ def test_drafts_of_requests_do_not_change_drafter_rates(drafter):
     text = truth(0, True, (), None)
     wrong = next(place for place in range(3, MOST - 20) if text[place] < END and text[place] != 7)
     window = dataclasses.replace(windows_of(True)[0], draft=altered(text, wrong, 7))
-    with engine.session(DecodeOptions(batch_size=1)) as session:
-        session.add([window])
-        while not session.done:
-            session.step()
-    assert session.stats.drafted > 0
+    _, stats = oracle.decode_counted(engine, [window], DecodeOptions(batch_size=1))
+    assert stats.drafted > 0
     assert engine.context.drafting.rates == before
 
 
@@ -212,37 +209,27 @@ def test_draft_right_to_its_end_ends_the_text(monkeypatch):
         assert passes(monkeypatch, engine, window, DecodeOptions()) == 2
 
 
+def partly_guessed(window: Request, right: int, wrong: int) -> Request:
+    """Give `window` as many tokens as its key, then a draft: to `right`, and so many wrong ones."""
+    text = truth(window.key, True, (), None)
+    draft = (*text[window.key : right], *(5,) * wrong)
+    return dataclasses.replace(window, prefix=text[: window.key], draft=draft)
+
+
 def test_an_assistant_has_read_what_was_guessed():
     """A perfect assistant is right throughout, unless it has misread a token."""
     engine = DecodeEngine(with_assistant(models_of(TINY, None), 0.0))
     for right, wrong in ((0, 0), (7, 0), (7, 5), (0, 12)):
-        asked = [
-            dataclasses.replace(
-                each,
-                prefix=truth(each.key, True, (), None)[: each.key],
-                draft=(*truth(each.key, True, (), None)[each.key : right], *(5,) * wrong),
-            )
-            for each in windows_of(True)
-        ]
-        with engine.session(DecodeOptions(assisted=True, drafts=3)) as session:
-            session.add(asked)
-            while not session.done:
-                session.step()
-        assert session.stats.accepted == session.stats.drafted > 50
+        asked = [partly_guessed(each, right, wrong) for each in windows_of(True)]
+        _, stats = oracle.decode_counted(engine, asked, DecodeOptions(assisted=True, drafts=3))
+        assert stats.accepted == stats.drafted > 50
 
 
 @pytest.mark.parametrize("kind", [HEADS_ONLY, BLOCK])
 def test_heads_read_the_state_that_chose_the_newest_token(kind):
     """Rows of one prefill, which accept different numbers of tokens, and those after steps."""
     engine = engine_of(kind, None)
-    asked = [
-        dataclasses.replace(
-            each,
-            prefix=truth(each.key, True, (), None)[: each.key],
-            draft=(*truth(each.key, True, (), None)[each.key : 4 * each.key], *(5,) * each.key),
-        )
-        for each in windows_of(True)
-    ]
+    asked = [partly_guessed(each, 4 * each.key, each.key) for each in windows_of(True)]
     with engine.session(DecodeOptions(assisted=True, drafts=2)) as session:
         session.add(asked)
         for _ in range(4):

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import re
 import statistics
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -47,15 +46,10 @@ async def _head(reader):
 def measured(measure):
     server = Server()
 
-    @asynccontextmanager
-    async def listening():
+    async def run():
         async with await asyncio.start_server(server.answer, "127.0.0.1", 0) as listener:
             port = listener.sockets[0].getsockname()[1]
-            yield f"http://127.0.0.1:{port}"
-
-    async def run():
-        async with listening() as url:
-            return await measure(url)
+            return await measure(f"http://127.0.0.1:{port}")
 
     return asyncio.run(run()), server
 

@@ -44,10 +44,8 @@ def test_published_configurations_load_and_answer(name, tmp_path):
 
 def test_the_sampling_options_of_a_checkpoint_have_no_effect(tmp_path):
     transcripts = []
-    for name, options in (
-        ("plain", {}),
-        ("sampling", {"num_beams": 5, "temperature": 0.7, "do_sample": True}),
-    ):
+    sampling = {"num_beams": 5, "temperature": 0.7, "do_sample": True}
+    for name, options in (("plain", {}), ("sampling", sampling)):
         model = model_of(SMALL, seed=3)
         model.generation_config.update(**options)
         models = load(save(tmp_path / name, SMALL, model))

@@ -23,7 +23,6 @@ TOKENS = some.lists(
 )
 HISTORIES = some.lists(some.tuples(some.sampled_from(PROMPTS), TOKENS), min_size=1, max_size=5)
 
-
 FILTERS = LogitFilter.of(SPECIAL_TOKENS, torch.zeros(SIZE, 1, dtype=torch.float64))
 
 

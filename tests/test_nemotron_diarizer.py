@@ -17,12 +17,12 @@ from pyannote.core import SlidingWindow, SlidingWindowFeature
 
 from config import DEMO_MODELS, ModelSettings
 from handler import load_endpoint, respond
+from tests.helpers.refusals import start_failure
 from tests.support.audio_files import speech, wav_file
-from whosaid.diarization import load_diarizer, nemotron
+from whosaid.diarization import nemotron
 from whosaid.diarization.diarizer import DiarizationCancelled, SpeakerHints
-from whosaid.errors import ModelError, StartError
+from whosaid.errors import ModelError
 from whosaid.runtime import versions
-from whosaid.runtime.errors import loading
 from whosaid.transcript import SpeakerTurn
 
 CPU = torch.device("cpu")
@@ -384,14 +384,6 @@ def test_the_streaming_mode_is_the_checkpoints(folder, tmp_path):
     file.unlink()
     processor().feature_extractor.save_pretrained(tmp_path)
     assert loaded(tmp_path)._live == nemotron.Chunking(9, 0, 4, 264, 222)
-
-
-def start_failure(name: object) -> str:
-    with pytest.raises(StartError) as caught, loading("DIARIZATION_MODEL", str(name)):
-        load_diarizer(str(name), None, "hf_secret", CPU)
-    assert "hf_secret" not in str(caught.value)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @needs_the_model

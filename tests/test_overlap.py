@@ -1,7 +1,5 @@
 """Windows in which speakers talk at once, their tracks, and the words of the tracks."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from dataclasses import replace

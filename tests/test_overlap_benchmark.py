@@ -1,7 +1,5 @@
 """The benchmark of people who talk at once: mixtures, and errors counted by hand."""
 
-from __future__ import annotations
-
 from itertools import permutations
 from types import SimpleNamespace
 

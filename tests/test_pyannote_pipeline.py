@@ -17,13 +17,13 @@ from pyannote.core import Annotation, Segment
 
 from config import DEMO_MODELS
 from tests.helpers.hub_errors import hub_error
+from tests.helpers.refusals import start_failure
 from tests.support.audio_files import speech
 from whosaid.diarization import load_diarizer, pyannote
 from whosaid.diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
 from whosaid.diarization.embeddings import share_frames
 from whosaid.diarization.pyannote import SAME_VOICE, PyannoteDiarizer, same_voice
-from whosaid.errors import ModelError, OutOfMemory, StartError
-from whosaid.runtime.errors import loading
+from whosaid.errors import ModelError, OutOfMemory
 from whosaid.runtime.versions import load_pyannote_pipeline
 from whosaid.transcript import SpeakerTurn
 
@@ -351,14 +351,6 @@ def hub(monkeypatch):
 
         monkeypatch.setattr(hf_hub, "hf_hub_download", download)
     return files
-
-
-def start_failure(name: str) -> str:
-    with pytest.raises(StartError) as caught, loading("DIARIZATION_MODEL", name):
-        load_diarizer(name, None, "hf_secret", CPU)
-    assert "hf_secret" not in str(caught.value)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_both_licences_of_a_pipeline_are_named(hub, tmp_path):

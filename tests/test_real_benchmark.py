@@ -138,11 +138,8 @@ def measure(tmp_path, monkeypatch):
     path = manifest(tmp_path, *({"path": name, "text": "red"} for name in ("a.wav", "b.wav")))
     output = tmp_path / "kept.json"
 
-    def setting(options):
-        return Setting(tmp_path, tmp_path, "cpu")
-
     monkeypatch.setattr(bench, "Apart", Repeats)
-    monkeypatch.setattr(bench, "setting_of", setting)
+    monkeypatch.setattr(bench, "setting_of", lambda _: Setting(tmp_path, tmp_path, "cpu"))
 
     def run_with(*options: str, now: str) -> dict[str, dict[str, str]]:
         monkeypatch.setattr(Repeats, "now", now)

@@ -21,7 +21,6 @@ from whosaid.asr.engine.result import DecodeResult
 
 STOPPING = Fallback(None, logprob_threshold=-1e9, compression_ratio_threshold=1e9)
 
-
 # Rejects a text by its start alone.
 BY_START = Fallback(5, logprob_threshold=-1e9)
 

@@ -192,12 +192,8 @@ _audit: list[str] | None = None
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if _audit is not None and event in (
-        "open",
-        "socket.connect",
-        "socket.getaddrinfo",
-        "subprocess.Popen",
-    ):
+    watched = {"open", "socket.connect", "socket.getaddrinfo", "subprocess.Popen"}
+    if _audit is not None and event in watched:
         _audit.append(f"{event} {arguments[0]!r}")
 
 

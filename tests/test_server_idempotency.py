@@ -1,7 +1,5 @@
 """`Idempotency-Key` of transcriptions: once computed, also without the first client."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

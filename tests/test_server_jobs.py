@@ -1,8 +1,6 @@
 """The routes of jobs and their runner, with an endpoint that answers when the test says so; and, on
 a Whisper, against the answers of `/`."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

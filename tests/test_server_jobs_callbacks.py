@@ -1,7 +1,5 @@
 """Callbacks, against a receiver on loopback that checks them as Standard Webhooks says."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -1,8 +1,6 @@
 """The store of jobs, against a model of it in a dict: in any order of calls, and wherever the
 process ends, no job is lost and none is answered twice."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

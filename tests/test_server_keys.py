@@ -1,7 +1,5 @@
 """API_KEYS_FILE: names, limits and weights of keys, which change while the server runs."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 

@@ -272,7 +272,6 @@ NOT_SERVED = {
     "diarize": {"diarize": "true", "response_format": "text"},
 }
 
-
 TOO_MANY = {
     "chunking_strategy": {"chunking_strategy": '{"a":' * 100_000},
     "include": {"include": ["logprobs"] * 2},

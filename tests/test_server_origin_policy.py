@@ -43,7 +43,6 @@ STRANGERS = [
     *("localhost:8000:8000", "localhost/", "127.0.0.1 evil", ""),
 ]
 
-
 PATHS = ["/", "/v1/models", "/metrics", "/openapi.json", "/app/", "/x"]
 PROBES = list(product(("GET", "HEAD"), ("/health", "/ready", "/health/")))
 

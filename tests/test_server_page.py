@@ -4,8 +4,6 @@ Texts and downloads are compared with the handler's answer to the same recording
 all tests; most begin at a transcript that the browser has kept, and recognise nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -4,8 +4,6 @@ Downloads tell what became of an answer. Its words last half a second each, so t
 known; the recording is silence.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise, product
@@ -196,14 +194,9 @@ def test_turns_and_selected_words_get_another_speaker(desk, downloads):
     assert turns(desk) == list(zip(["S0", "SPEAKER_00", "S0", "S1"], parts, strict=True))
     assert " · 3 speakers · " in desk.see("#found").text
     made = corrected(desk, downloads)
-    assert [word["speaker"] for word in made["words"][:6]] == [
-        "S0",
-        "SPEAKER_00",
-        "SPEAKER_00",
-        "S0",
-        "S0",
-        "S1",
-    ]
+    assert [word["speaker"] for word in made["words"][:6]] == (
+        ["S0", "SPEAKER_00", "SPEAKER_00", "S0", "S0", "S1"]
+    )
     # By the menu, of keys and of the mouse.
     caret_at(desk, 0)
     press(desk, "s", held=(Keys.ALT,))

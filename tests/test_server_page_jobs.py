@@ -1,7 +1,5 @@
 """Long recordings on the page: as jobs, which a reload finds again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

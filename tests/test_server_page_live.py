@@ -5,8 +5,6 @@ like at once; some record with Chromium's own microphone, which plays a file. A 
 `live.driver` sends the events; one test uses the models.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import difflib

@@ -1,7 +1,5 @@
 """The page's files over HTTP, without a browser: their content and their headers."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import re

@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +17,10 @@ import pytest
 from config import DEMO_MODELS
 from diarization_utils import attribute, speaker_segments
 from tests.helpers.asgi import asynchronous
-from tests.helpers.recogniser_stand_ins import TurnsOfSeconds
+from tests.helpers.recogniser_stand_ins import EndlessDiarizer, TurnsOfSeconds
 from tests.helpers.refusals import refused
 from tests.support.audio_files import conversation, speech, wav_file
-from whosaid.diarization.diarizer import DiarizationCancelled, Pause
+from whosaid.diarization.diarizer import Pause
 from whosaid.errors import ModelError
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.driver import LiveDriver
@@ -169,26 +169,15 @@ async def test_text_is_completed_while_diarization_has_not_ended(endpoint, sampl
 
 @asynchronous
 async def test_a_vanished_client_ends_its_diarization(endpoint, samples):
-    begun, ended = threading.Event(), threading.Event()
-
-    def hear(pause: Pause) -> None:
-        begun.set()
-        with suppress(DiarizationCancelled):
-            while True:
-                pause()
-        ended.set()
-        raise DiarizationCancelled
-
-    endpoint.models.diarizer = TurnsOfSeconds(hear)
-
+    endpoint.models.diarizer = diarizer = EndlessDiarizer()
     async with session(endpoint, []) as driver:
         await driver.change(SETTINGS, AudioFormat.PCM_16000)
         await say(driver, samples[: 3 * 16_000])
         finishing = asyncio.ensure_future(driver.finish())
-        assert await asyncio.to_thread(begun.wait, 60)
+        assert await asyncio.to_thread(diarizer.begun.wait, 60)
         finishing.cancel()
         await asyncio.wait([finishing])
-    assert await asyncio.to_thread(ended.wait, 60)
+    assert await asyncio.to_thread(diarizer.ended.wait, 60)
 
 
 @asynchronous

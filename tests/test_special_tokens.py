@@ -66,18 +66,14 @@ def test_a_list_of_end_tokens_means_the_first():
 
 
 @pytest.mark.parametrize(
-    ("shape", "field", "value", "said"),
+    ("languages", "field", "value", "said"),
     [
-        (
-            replace(SMALL, languages=0),
-            "no_timestamps_token_id",
-            None,
-            r"no <\|notimestamps\|> token",
-        ),
-        (SMALL, "lang_to_id", {}, "names no languages"),
+        (0, "no_timestamps_token_id", None, r"no <\|notimestamps\|> token"),
+        (SMALL.languages, "lang_to_id", {}, "names no languages"),
     ],
 )
-def test_missing_timestamps_or_languages_are_refused(shape, field, value, said):
+def test_missing_timestamps_or_languages_are_refused(languages, field, value, said):
+    shape = replace(SMALL, languages=languages)
     generation_config, tokenizer = generation_config_of(SMALL), tokenizer_of(shape)
     setattr(generation_config, field, value)
     tokenizer.get_vocab = dict

@@ -69,13 +69,9 @@ def test_each_voice_of_a_local_speaker_becomes_one(windows, noise):
         assert sorted(map(sorted, voices)) == [[who] for who in sorted({*people})]
     speaking = activity.any(axis=1)
     assert found.shape[:2] == speaking.shape
-    for vector, own, column in zip(found[speaking], *_pairs(activity, true), strict=True):
-        assert vector[own[column > 0][0]] > 0.9 * np.linalg.norm(vector)
-
-
-def _pairs(activity, true):
-    places = np.argwhere(activity.any(axis=1))
-    return [true[window] for window, _ in places], [activity[w, :, c] for w, c in places]
+    for window, voice in np.argwhere(speaking):
+        vector, own = found[window, voice], true[window][activity[window, :, voice] > 0]
+        assert vector[own[0]] > 0.9 * np.linalg.norm(vector)
 
 
 def test_frames_between_stretches_belong_to_the_nearest():

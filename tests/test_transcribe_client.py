@@ -1,7 +1,5 @@
 """The client of a server, against one with scripted answers."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

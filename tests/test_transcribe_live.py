@@ -1,7 +1,5 @@
 """`scripts/transcribe --live`, on models of this process and on a server with scripted sessions."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

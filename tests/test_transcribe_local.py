@@ -1,7 +1,5 @@
 """The endpoint of this process: when it loads which models."""
 
-from __future__ import annotations
-
 import json
 from math import inf
 

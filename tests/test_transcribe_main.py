@@ -1,7 +1,5 @@
 """`scripts/transcribe` and `scripts/demo` against a scripted server, and the real one."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

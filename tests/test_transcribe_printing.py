@@ -1,7 +1,5 @@
 """A transcript as a person reads it on a terminal."""
 
-from __future__ import annotations
-
 import io
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """Finds recordings, their outputs, and the owner of existing files."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable
@@ -45,7 +43,7 @@ def test_endings_cover_readable_files_and_no_texts():
 
 
 def test_other_files_of_a_folder_are_listed(tmp_path):
-    for name in (
+    for name in [
         "a.qta",
         "a.json",
         "a.srt",
@@ -53,7 +51,7 @@ def test_other_files_of_a_folder_are_listed(tmp_path):
         "deep/b.mid",
         ".hidden/c.xyz",
         "talk.unknown",
-    ):
+    ]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     found = left_out([tmp_path, tmp_path / "talk.unknown"])

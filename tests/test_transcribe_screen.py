@@ -1,7 +1,5 @@
 """Shows a run: lines for ended recordings, the remaining time, and the summary."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -137,12 +135,11 @@ def test_the_time_left_of_a_folder_leaves_out_the_load_and_falls(moment, lines):
         run.work(ONE, "decoding the audio")
         moment[0] += 10.0
         run.finish(ONE, 5.0, 10.0, ())
-        shown = run._progress.tasks[0].fields["text"]
-        assert shown() == "1 done, about 0:30 left"
+        assert str(run) == "1 done, about 0:30 left"
         moment[0] += 12.0
-        assert shown() == "1 done, about 0:18 left"
+        assert str(run) == "1 done, about 0:18 left"
         moment[0] += 30.0
-        assert shown() == "1 done, about 0:00 left"
+        assert str(run) == "1 done, about 0:00 left"
     assert "about 0:30 left" in lines()[0]
 
 

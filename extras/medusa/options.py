@@ -43,12 +43,7 @@ COMMON = (
 )
 TRAIN = (
     argument(
-        "--output-dir",
-        "a folder for the heads",
-        "FOLDER",
-        also=("--output",),
-        type=Path,
-        required=True,
+        "--output-dir", "for the heads", "FOLDER", also=("--output",), type=Path, required=True
     ),
     argument("--work", "a folder for texts and the state; default: build/medusa", type=Path),
     _planned("heads", "tokens that are drafted ahead"),

@@ -4,8 +4,6 @@ The networks are `pyannote.audio.models.segmentation.PyanNet` and
 `pyannote.audio.models.embedding.WeSpeakerResNet34`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

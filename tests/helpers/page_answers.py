@@ -1,7 +1,5 @@
 """Answers of the server for the page, in which every time is known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

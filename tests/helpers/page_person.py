@@ -78,7 +78,6 @@ SETTLE = "setTimeout(arguments[0])"
 # A lost connection in the console.
 LOST = ("net::ERR_", "WebSocket connection to")
 
-
 # Empties the database, and stores a record.
 KEPT = """
     const [kept, recording, done] = arguments;

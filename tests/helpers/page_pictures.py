@@ -1,14 +1,16 @@
 """The pictures of the page in the documentation: `.venv/bin/python -m tests.helpers.page_pictures`.
 
 The server with the embedded models hears the bundled conversation in Chromium, its speakers get
-names, and a word is played; then it is said to the microphone. Pictures are of 1280 x 960 pixels,
-in the light and in the dark.
+names, and a word is played; then it is said to the microphone. Pictures are of 1280 x 960 pixels
+in 256 colours.
 """
 
 import sys
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.keys import Keys
@@ -23,8 +25,7 @@ from whosaid.timebase import SAMPLE_RATE
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 NAMES = ("Belinda", "Mario", "Fiona")
 WORD = "for"  # the first of these is played, at 7.7 s
-PICTURES = {"light": "page.png", "dark": "page-dark.png"}
-LIVE, ITEMS = "page-live.png", 4  # taken where so many lines are written and the next one begins
+ITEMS = 4  # the live picture is taken when so many lines are written and the next one begins
 ARGUMENTS = (
     "--headless=new",
     "--no-sandbox",
@@ -74,6 +75,12 @@ def speak(driver: webdriver.Chrome, url: str) -> None:
     wait.until(lambda _: len(driver.find_elements("css selector", "#transcript > div")) > ITEMS)
 
 
+def save_picture(driver: webdriver.Chrome, file: Path) -> None:
+    """Save the page in the 256 colours that are nearest to all of its colours."""
+    taken = Image.open(BytesIO(driver.get_screenshot_as_png())).convert("RGB")
+    taken.quantize(method=Image.Quantize.MAXCOVERAGE, kmeans=10).save(file, optimize=True)
+
+
 def main(folder: Path) -> None:
     command = [sys.executable, "-m", "whosaid.server", "--embedded"]
     with (
@@ -89,13 +96,9 @@ def main(folder: Path) -> None:
         driver = browser(said)
         try:
             prepare(driver, server.url)
-            for scheme, name in PICTURES.items():
-                media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-                driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-                driver.save_screenshot(str(folder / name))
-            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+            save_picture(driver, folder / "page.png")
             speak(driver, server.url)
-            driver.save_screenshot(str(folder / LIVE))
+            save_picture(driver, folder / "page-live.png")
         finally:
             driver.quit()
 

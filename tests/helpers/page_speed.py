@@ -5,8 +5,6 @@ and undoes. Times end with the next frame that is drawn; of a machine that does 
 the processor tell more. `URL` is that of a running server, whose page is measured.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from statistics import median

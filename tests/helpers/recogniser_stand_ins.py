@@ -1,8 +1,10 @@
 """Recognition without a model: what it says is known beforehand."""
 
 import math
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +18,7 @@ from whosaid.asr import (
 )
 from whosaid.asr.engine.scheduler import Part
 from whosaid.asr.model.cpu_threads import CpuThreads
-from whosaid.diarization.diarizer import Capabilities, Diarization, Pause
+from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled, Pause
 from whosaid.endpoint import Models
 from whosaid.payload.languages import CODES
 from whosaid.runtime.on_demand import OnDemand
@@ -154,6 +156,22 @@ class TurnsOfSeconds:
         seconds = range(int(len(samples) / 16_000) + 1)
         turns = tuple(SpeakerTurn(f"SPEAKER_0{s % 2}", s, s + 1.0) for s in seconds)
         return Diarization(turns, turns, hints)
+
+
+class EndlessDiarizer(TurnsOfSeconds):
+    """Diarizes until it is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__(self._hear)
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    def _hear(self, pause: Pause) -> None:
+        self.begun.set()
+        with suppress(DiarizationCancelled):
+            while True:
+                pause()
+        self.ended.set()
+        raise DiarizationCancelled
 
 
 def resident(recogniser, diarizer=None) -> OnDemand[Models]:

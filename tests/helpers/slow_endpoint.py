@@ -1,7 +1,5 @@
 """An endpoint that stops in the middle of each recording, for tests of the page."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -72,21 +72,12 @@ def _stored(samples: NDArray[np.floating[Any]], form: int, bits: int) -> bytes:
     return integers.astype("<i4").view(np.uint8).reshape(-1, 4)[:, : bits // 8].tobytes()
 
 
-def raw_wav(
-    body: bytes,
-    rate: int,
-    channels: int = 1,
-    bits: int = 16,
-    form: int = PCM,
-    size: int | None = None,
-) -> bytes:
-    """A WAV file with any header; `size` is the number of bytes that it announces."""
-    size = len(body) if size is None else size
+def raw_wav(body: bytes, rate: int, channels: int = 1, bits: int = 16, form: int = PCM) -> bytes:
+    """A WAV file with any header."""
     frame = (channels * bits // 8) & 0xFFFF
     fields = struct.pack("<HHIIHH", form, channels, rate, min(rate * frame, 2**32 - 1), frame, bits)
-    length = struct.pack("<I", min(size + 36, 2**32 - 1))
-    header = b"RIFF" + length + b"WAVEfmt " + struct.pack("<I", 16) + fields
-    return header + b"data" + struct.pack("<I", size) + body
+    header = struct.pack("<4sI8sI", b"RIFF", len(body) + 36, b"WAVEfmt ", 16) + fields
+    return header + b"data" + struct.pack("<I", len(body)) + body
 
 
 def amr_file(frames: int) -> bytes:
@@ -100,8 +91,8 @@ def box(kind: bytes, *parts: bytes) -> bytes:
     return struct.pack(">I4s", 8 + len(body), kind) + body
 
 
-def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> bytes:
-    """An mp4 that announces `samples` one-byte packets, `edits` times, in `body` bytes."""
+def mp4_file(samples: int, edits: int = 0, tracks: int = 1) -> bytes:
+    """An mp4 that announces `samples` one-byte packets, `edits` times, in 64 bytes."""
     entry = struct.pack(">I4s6xH8xHHHHI", 36, b"sowt", 1, 1, 16, 0, 0, 44_100 << 16)
     table = box(
         b"stbl",
@@ -120,7 +111,7 @@ def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> b
     track = box(b"trak", header, edit_list, media)
     header = box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples) + b"\0" * 80)
     movie = box(b"moov", header, track * tracks)
-    return box(b"ftyp", b"isom\0\0\2\0isom") + box(b"mdat", b"\0" * body) + movie
+    return box(b"ftyp", b"isom\0\0\2\0isom") + box(b"mdat", bytes(64)) + movie
 
 
 def silent_flac(hours: int, announced: bool) -> bytes:

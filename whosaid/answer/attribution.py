@@ -4,8 +4,6 @@ A separate channel counts as one speaker, and word times alone show overlap betw
 diarization finds several speakers on a channel, their names begin with its name.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence

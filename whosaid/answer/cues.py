@@ -10,8 +10,6 @@ If a client sets one of openai/whisper's limits, cues are openai/whisper's (`uti
 client sets both a width and a number of lines, text flows on until a cue is full.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence

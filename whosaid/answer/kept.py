@@ -10,8 +10,6 @@ A recording is done if an answer is of this recording, was made with the request
 parameters, and has the requested formats or the words to make them from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256

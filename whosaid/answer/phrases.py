@@ -5,8 +5,6 @@ Thai, Lao, Khmer and Burmese end, by its dictionaries; where phrases of Japanese
 whole, and punctuation stays with its word.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ The answer's `speaker_names` keeps which label got which name. Characters that a
 are replaced as in `answer.subtitles`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from html import escape

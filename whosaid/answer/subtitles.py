@@ -1,7 +1,5 @@
 """Renders subtitles: SRT and VTT."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from whosaid.answer.cues import Cue, name_prefix

@@ -305,17 +305,12 @@ async def place_text(
     windows = []
     for number in sorted(segments):
         window, _, timestamps = recognised[number]
-        given = [
-            _segment(window, chunks[place][1], numbers)
-            for place, numbers in sorted(segments[number].items())
-        ]
+        begin, given = window.start / SAMPLE_RATE, list[GivenSegment]()
+        for place, numbers in sorted(segments[number].items()):
+            chunk = chunks[place][1]
+            given.append(GivenSegment(tuple(numbers), chunk.start - begin, chunk.end - begin))
         windows.append(GivenWindow(window, tuple(given), timestamps))
     return GivenText(words, frozenset(found), frozenset(misheard)), windows
-
-
-def _segment(window: Window, chunk: Chunk, words: Sequence[int]) -> GivenSegment:
-    start, end = (time - window.start / SAMPLE_RATE for time in (chunk.start, chunk.end))
-    return GivenSegment(tuple(words), start, end)
 
 
 def pair_items(left: Sequence[str], right: Sequence[str]) -> Partners:

@@ -40,7 +40,6 @@ VARIABLES = {
 # Between pairs A=B; a comma that no pair follows is part of a name.
 COMMA_BEFORE_PAIR = re.compile(r",(?=[^,=]*=)")
 
-
 T = TypeVar("T")
 
 

@@ -24,8 +24,6 @@ own clustering without a number and corrects the result:
 If no correction applies, the result is the pipeline's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial

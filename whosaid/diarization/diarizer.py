@@ -5,6 +5,7 @@ Nothing here depends on the model, which `diarization.load_diarizer` chooses.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -176,13 +177,14 @@ class EarlyDiarization(Protocol):
         """Return the result of `Diarizer.diarize` for the whole recording; call this once."""
 
 
-class Diarizer(Protocol):
-    """Loaded diarization models, called with one waveform at a time, from any thread."""
+class Diarizer(ABC):
+    """Loaded diarization models, called with one waveform at a time, from any thread. Their
+    `capabilities` are constant; a model implements only the methods that these need.
+    """
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Constant after loading."""
+    capabilities: Capabilities
 
+    @abstractmethod
     def diarize(
         self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda *_: None
     ) -> Diarization:
@@ -198,12 +200,15 @@ class Diarizer(Protocol):
         """Return the embedding (dimension,) of the voice in `spans` (seconds); NaN if too short.
         Requires `capabilities.voices`. Raises ModelError or OutOfMemory.
         """
+        raise NotImplementedError
 
     def stream(self) -> DiarizationStream:
         """Open a stream of live audio. Requires `capabilities.streams`."""
+        raise NotImplementedError
 
     def start_early(self) -> EarlyDiarization:
         """Start a recording that is being decoded. Requires `capabilities.early`."""
+        raise NotImplementedError
 
 
 def add_labels(labels: dict[str, str], speakers: Iterable[str | None]) -> None:

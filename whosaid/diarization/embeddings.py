@@ -16,8 +16,6 @@ All results equal pyannote's up to rounding. Stretches of speakers are embedded 
 (`diarization.stretches`), at nearly no cost.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import sys

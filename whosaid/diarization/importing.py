@@ -12,8 +12,7 @@ import builtins
 import importlib.metadata
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -168,27 +167,20 @@ def _is_deferred(package: str) -> bool:
     return package not in sys.modules and find_spec(package) is not None
 
 
-@contextmanager
-def _importing() -> Iterator[None]:
-    sys.meta_path.insert(0, _Importing)
-    _Importing.now = True
-    try:
-        yield
-    finally:
-        _Importing.now = False
-        sys.meta_path.remove(_Importing)
-
-
 def import_pyannote(modules: Sequence[str]) -> None:
     """Import `modules` of pyannote without DEFERRED; plainly if they use such a package at once."""
     before = set(sys.modules)
+    sys.meta_path.insert(0, _Importing)
+    _Importing.now = True
     try:
-        with _importing():
-            for module in modules:
-                import_module(module)
+        for module in modules:
+            import_module(module)
     except Exception:
         for name in set(sys.modules) - before:
             if name.partition(".")[0] == PYANNOTE:
                 del sys.modules[name]
-        for module in modules:
-            import_module(module)
+    finally:
+        _Importing.now = False
+        sys.meta_path.remove(_Importing)
+    for module in modules:
+        import_module(module)

@@ -12,8 +12,6 @@ stays unnamed counts as the threshold. Similarity is the cosine of embeddings, w
 It depends on the model, the channel and the length of speech: see docs/benchmarks/voices.md.
 """
 
-from __future__ import annotations
-
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -31,15 +31,7 @@ from transformers.feature_extraction_utils import FeatureExtractionMixin
 from transformers.utils.hub import cached_file
 
 from whosaid.diarization.activity import SpeakerActivity
-from whosaid.diarization.diarizer import (
-    Capabilities,
-    Diarization,
-    EarlyDiarization,
-    Pause,
-    Span,
-    SpeakerHints,
-    Vector,
-)
+from whosaid.diarization.diarizer import Capabilities, Diarization, Diarizer, Pause, SpeakerHints
 from whosaid.diarization.thread import computing, diarization_stream, warm_up
 from whosaid.errors import StartError
 from whosaid.runtime.versions import dtype_argument, nemotron_speaker_cache
@@ -93,7 +85,7 @@ class Durations:
     off: float = 0.0
 
 
-class NemotronDiarizer:
+class NemotronDiarizer(Diarizer):
     """A loaded Nemotron3DiarizationForAudioFrameClassification; thread-safe.
 
     `new_cache` makes a speaker cache. `streaming_mode` is (chunk, right context) for live audio, in
@@ -141,14 +133,8 @@ class NemotronDiarizer:
         found = NemotronStream(self, self._whole).push(samples, last=True, pause=pause)
         return replace(found, hints=hints, most_speakers=self._speakers)
 
-    def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
-        raise NotImplementedError("the diarization model embeds no voices")
-
     def stream(self) -> NemotronStream:
         return NemotronStream(self, self._live)
-
-    def start_early(self) -> EarlyDiarization:
-        raise NotImplementedError("the diarization model needs whole recordings")
 
     @torch.inference_mode()
     def _score(

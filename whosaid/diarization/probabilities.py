@@ -1,7 +1,5 @@
 """Keeps the probabilities that pyannote's segmentation reduces to decisions."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping
 from copy import copy

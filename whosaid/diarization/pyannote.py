@@ -37,7 +37,7 @@ from whosaid.diarization.clustering import complete_voices
 from whosaid.diarization.diarizer import (
     Capabilities,
     Diarization,
-    DiarizationStream,
+    Diarizer,
     Pause,
     Span,
     SpeakerHints,
@@ -80,7 +80,7 @@ ARCHITECTURES = {
 Array = NDArray[Any]
 
 
-class PyannoteDiarizer:
+class PyannoteDiarizer(Diarizer):
     """A loaded pyannote pipeline. Diarizes one waveform at a time, in any thread. On CUDA the
     pipeline runs on `stream`, so as not to wait for other threads' kernels.
     """
@@ -150,9 +150,6 @@ class PyannoteDiarizer:
             waveform = torch.from_numpy(samples)[None, None]
             vector: Vector = self._pipeline._embedding(waveform, masks=mask)[0]
             return vector
-
-    def stream(self) -> DiarizationStream:
-        raise NotImplementedError("the diarization model needs whole recordings")
 
     @contextmanager
     def _pipeline_released(self) -> Iterator[None]:

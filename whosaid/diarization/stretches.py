@@ -5,8 +5,6 @@ embedding mixes their voices. So its stretches, which end at pauses or after MAX
 embedded too. If the stretches form groups of unlike voices, each becomes a local speaker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Shorter recordings go first, also between two batches of a longer recording.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -96,16 +94,12 @@ class DiarizationClient:
         return VoiceEnroller(self._diarizer, find_speech, limits, sampling_rate)
 
     async def enrol(
-        self,
-        enrolment: VoiceEnroller,
-        recording: QueuedAudio,
-        name: str,
-        samples: NDArray[np.float32],
+        self, enroller: VoiceEnroller, clip: QueuedAudio, name: str, samples: NDArray[np.float32]
     ) -> None:
-        """Call `enrolment.enrol` in the thread, with the clip scheduled as `recording`."""
-        work = partial(enrolment.enrol, name, samples, self._pause(recording))
+        """Call `enroller.enrol` in the thread, scheduled as the `clip`."""
+        work = partial(enroller.enrol, name, samples, self._pause(clip))
         try:
-            await asyncio.wrap_future(self._submit(recording, work))
+            await asyncio.wrap_future(self._submit(clip, work))
         except asyncio.CancelledError:
             self.leave()
             raise

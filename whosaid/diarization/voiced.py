@@ -1,7 +1,5 @@
 """Gives a diarizer without embeddings the voices of another one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +10,6 @@ from whosaid.diarization.diarizer import (
     Diarization,
     DiarizationStream,
     Diarizer,
-    EarlyDiarization,
     Pause,
     Span,
     SpeakerHints,
@@ -21,9 +18,10 @@ from whosaid.diarization.diarizer import (
 from whosaid.diarization.known_speakers import clip_of
 
 
-class VoicedDiarizer:
-    """A `Diarizer` with the turns of `diarizer` and the embeddings of `voices`, which diarizes
-    itself if `diarizer` finds the most speakers that it can distinguish: there may be more.
+class VoicedDiarizer(Diarizer):
+    """A diarizer with the turns of `diarizer` and the embeddings of `voices`, which diarizes
+    itself if `diarizer` finds the most speakers that it can distinguish: there may be more. It does
+    not start early, because voices are embedded after the turns of the whole recording.
     """
 
     def __init__(self, diarizer: Diarizer, voices: Diarizer) -> None:
@@ -51,6 +49,3 @@ class VoicedDiarizer:
 
     def stream(self) -> DiarizationStream:
         return self._diarizer.stream()
-
-    def start_early(self) -> EarlyDiarization:
-        raise NotImplementedError("voices are embedded after the turns of the whole recording")

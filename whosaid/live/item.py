@@ -137,16 +137,13 @@ class Item:
         return [*self._delta(words, tokens, log_probs), Words(self.id, words, unstable)]
 
     def _delta(
-        self,
-        words: tuple[Word, ...],
-        tokens: tuple[int, ...] = (),
-        log_probs: tuple[float, ...] = (),
+        self, new: tuple[Word, ...], tokens: tuple[int, ...] = (), log_probs: tuple[float, ...] = ()
     ) -> list[LiveEvent]:
         """Add new final words, and return an event if they have any text."""
-        text = "".join(word.text for word in words)
+        text = "".join(word.text for word in new)
         text = text if self.words else text.lstrip()
-        self.words += words
-        return [Delta(self.id, text, tokens, log_probs, words)] if text else []
+        self.words += new
+        return [Delta(self.id, text, tokens, log_probs, new)] if text else []
 
 
 def moved(transcript: Transcript, seconds: float) -> Transcript:

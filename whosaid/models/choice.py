@@ -36,7 +36,6 @@ EMBEDDED = "embedded"  # the name of the demo models in answers
 # The options that name models, by field of ModelSettings.
 MODEL_OPTIONS = {variable.lower(): option for option, variable, _ in MODELS}
 
-
 Alone = Callable[[], AbstractContextManager[None]]
 
 

@@ -91,7 +91,6 @@ Reference = Annotated[
     PlainSerializer(lambda reference: reference[: len(reference)]),
 ]
 
-
 PhraseText = Annotated[str, Field(min_length=1, max_length=MAX_PHRASE_CHARACTERS)]
 
 

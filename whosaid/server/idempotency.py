@@ -5,10 +5,7 @@ Answers are kept in memory, errors and streams are not. Jobs keep theirs on the 
 (`server.jobs.store`).
 """
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -58,8 +55,8 @@ class KeptAnswer:
 class IdempotentAnswers:
     """Runs requests with keys once, without their client at most `deadline` seconds."""
 
-    def __init__(self, app: ASGIApp, deadline: float, clock: Callable[[], float] = now) -> None:
-        self._app, self._deadline, self._clock = app, deadline, clock
+    def __init__(self, app: ASGIApp, deadline: float) -> None:
+        self._app, self._deadline = app, deadline
         self._kept: dict[bytes, KeptAnswer] = {}  # the oldest first
         self._alone = 0
 
@@ -71,7 +68,7 @@ class IdempotentAnswers:
         digest = sha256(principal.owner + key.encode()).digest()
         request = (scope["path"], scope["query_string"], announced(Headers(scope=scope)))
         if (kept := self._kept.get(digest)) is None:
-            kept = self._kept[digest] = KeptAnswer(request, since=self._clock())
+            kept = self._kept[digest] = KeptAnswer(request, since=now())
             kept.task = asyncio.create_task(self._run(digest, kept, scope, receive, send))
             await self._wait(kept.task)
             replayed: tuple[tuple[bytes, bytes], ...] = ()
@@ -135,7 +132,7 @@ class IdempotentAnswers:
         """Drop old answers, and the oldest if there are too many; running requests stay."""
         size = sum(kept.size for kept in self._kept.values())
         for digest, kept in list(self._kept.items()):
-            old = self._clock() - kept.since > KEPT_S
+            old = now() - kept.since > KEPT_S
             if kept.messages and (old or size > MOST_BYTES or len(self._kept) > MOST):
                 size -= kept.size
                 del self._kept[digest]

@@ -7,8 +7,6 @@ audio_seconds_per_day = 36000     # UTC; counted again from zero after a restart
 weight = 2                        # of its windows against other names' (1)
 """
 
-from __future__ import annotations
-
 import hmac
 import logging
 import os

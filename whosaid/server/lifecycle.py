@@ -58,7 +58,6 @@ BACKLOG = 2048
 # Seconds to send the last answers to clients.
 SECONDS_TO_LEAVE = 5
 
-
 # uvicorn 0.54 logs these for every WebSocket that is refused with an HTTP answer, and, with a
 # traceback, for text that is not UTF-8. The access log has a line for both.
 FALSE_ALARMS = (

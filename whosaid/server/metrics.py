@@ -33,7 +33,6 @@ BYTES = tuple(10.0**power for power in range(3, 10))
 # The _created series of the counters would double the page.
 disable_created_metrics()
 
-
 READY = ("asr_ready", "1 if requests are accepted")
 LOADING = CollectorRegistry()
 Gauge(*READY, registry=LOADING)

@@ -42,7 +42,7 @@ class Service:
         if account is not None:
             request = request.shared_by(Share(account.name, account.limits.weight))
         events = self.endpoint.stream(request)
-        async with aclosing(events), Phases("decode") as phases:
+        async with aclosing(events), Phases() as phases:
             async for event in events:
                 if isinstance(event, Decoded):
                     phases.enter("recognise")

@@ -66,15 +66,13 @@ def describe(status: int, code: str, sender: str) -> None:
 
 
 class Phases:
-    """The phases of one request within a block, which begins with `first`."""
+    """The phases of one request within a block, from `decode` on."""
 
-    def __init__(self, first: str) -> None:
-        self._name = first
-        self._span: Span | None = None
+    _name = ""
+    _span: Span | None = None
 
     async def __aenter__(self) -> Self:
-        name, self._name = self._name, ""
-        self.enter(name)
+        self.enter("decode")
         return self
 
     async def __aexit__(self, *_: object) -> None:

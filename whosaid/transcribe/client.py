@@ -3,8 +3,6 @@
 It requests events, but accepts plain JSON from a server without events. Nothing here needs torch.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

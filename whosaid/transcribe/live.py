@@ -3,8 +3,6 @@
 Models in this process transcribe it, or with `--url` a running server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from argparse import Namespace

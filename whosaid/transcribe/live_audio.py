@@ -4,8 +4,6 @@ Sources give signed 16-bit little endian samples, mono, in pieces of at most BLO
 ffmpeg program records microphones, because it knows those of every system.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

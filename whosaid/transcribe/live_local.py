@@ -1,7 +1,5 @@
 """A live session on models of this process."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from argparse import Namespace

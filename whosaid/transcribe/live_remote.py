@@ -4,8 +4,6 @@ If the server has enough audio, it stops reading for a while, and then a source 
 read either. If a session is lost or ends, a new one continues with the unsent audio.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """One run of `scripts/transcribe --live`: its source of audio, and its transcript on the screen."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import time

@@ -4,8 +4,6 @@ The events are OpenAI's Realtime events and the server's own with words (docs/ap
 text grows by deltas until `completed` replaces it. Items may be completed out of order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, takewhile

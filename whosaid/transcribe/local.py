@@ -90,10 +90,7 @@ class LocalEndpoint:
 
 
 async def _answer(
-    endpoint: Endpoint,
-    body: dict[str, Any],
-    on_progress: OnProgress,
-    begun: PartialAnswer | None,
+    endpoint: Endpoint, body: dict[str, Any], on_progress: OnProgress, begun: PartialAnswer | None
 ) -> dict[str, Any]:
     from whosaid.answer.response import response
     from whosaid.asr import Transcribed

@@ -1,7 +1,5 @@
 """The options of scripts/transcribe (writes files) and scripts/demo (prints)."""
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence

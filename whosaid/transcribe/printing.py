@@ -57,16 +57,11 @@ def word_lines(response: dict[str, Any]) -> Iterator[Text]:
     width = max(map(len, styles), default=0)
     for word in response["words"]:
         start, end = word["timestamp"]
-        name = word.get("speaker") or ""
+        speaker = word.get("speaker") or ""
+        name = (f"{speaker:<{width}}", styles.get(speaker, "dim"))
         times = (f"{start:8.2f} {end:8.2f}  {word['probability']:4.2f}  ", "dim")
         overlap = ("  (over another voice)" if word.get("overlap") else "", "dim")
-        yield Text.assemble(
-            times,
-            (f"{name:<{width}}", styles.get(name, "dim")),
-            "  ",
-            word["word"].strip(),
-            overlap,
-        )
+        yield Text.assemble(times, name, "  ", word["word"].strip(), overlap)
 
 
 def summary(response: dict[str, Any], wall: float) -> str:

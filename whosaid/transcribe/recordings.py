@@ -9,8 +9,6 @@ overwritten only if the JSON file beside it is an answer and keeps the same text
 files of an answer are removed before its JSON file is replaced.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

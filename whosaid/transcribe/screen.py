@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
@@ -112,13 +112,6 @@ class RecordingStage:
         return f"{clock(self.done)} of {clock(self.total)} {self.text}{left}"
 
 
-class StageColumn(ProgressColumn):
-    """The text of each bar's stage."""
-
-    def render(self, task: Task) -> Text:
-        return Text(task.fields["text"]())
-
-
 class Run:
     """Counts and shows the recordings of a run; thread-safe.
 
@@ -134,15 +127,15 @@ class Run:
         self._bars: dict[Path, tuple[TaskID, RecordingStage]] = {}
         count = len(sizes)
         self._all = progress.add_task(
-            f"{count} recordings",
-            total=count,
-            visible=count > 1,
-            text=lambda: f"{self._ended} done{self._left(time.monotonic())}",
+            f"{count} recordings", total=count, visible=count > 1, stage=self
         )
+
+    def __str__(self) -> str:
+        return f"{self._ended} done{self._left(time.monotonic())}"
 
     def begin(self, path: Path) -> None:
         stage = RecordingStage()
-        self._bars[path] = self._progress.add_task(path.name, total=None, text=stage.__str__), stage
+        self._bars[path] = self._progress.add_task(path.name, total=None, stage=stage), stage
 
     def load(self, path: Path) -> None:
         """Show that the models load, before anything is done to the recording."""
@@ -250,7 +243,7 @@ class Terminal:
                 table_column=Column(no_wrap=True, max_width=WIDEST_NAME),
             ),
             BarColumn(bar_width=16),
-            StageColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[stage]}", markup=False, table_column=Column(no_wrap=True)),
         )
         self._progress = Progress(
             *columns, console=console, transient=True, disable=not console.is_terminal

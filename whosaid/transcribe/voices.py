@@ -1,7 +1,5 @@
 """scripts/voices: keeps voices of people in a file, by which scripts/transcribe names speakers."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from collections.abc import Sequence

@@ -9,10 +9,6 @@ between them: torch's fused kernel saves memory on a CPU, not time.
 These operators may change with torch: after an upgrade run tests/test_cpu_kernels.py, which
 compares each with torch's own. If one is gone, set AVAILABLE to False: all products are then
 torch's own.
-
-These operators may change with torch: after an upgrade run tests/test_cpu_kernels.py, which
-compares each with torch's own. If one is gone, set AVAILABLE to False: all products are then
-torch's own.
 """
 
 import itertools

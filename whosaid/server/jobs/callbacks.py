@@ -7,8 +7,6 @@ of the environment and without redirects. It is sent at least once, and again un
 `webhook-id` until the receiver answers with a status of 2xx or the PAUSES are used up.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging

@@ -5,8 +5,6 @@ their modes, because a volume may belong to another user. A recording is named a
 `.part` until the database has the job. No other file is changed or removed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -3,8 +3,6 @@
 A client sees only the jobs of its own key.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Collection

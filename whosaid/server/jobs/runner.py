@@ -4,8 +4,6 @@ A job is scheduled like a request: shorter recordings go before it. It has no ti
 connection waits for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -7,8 +7,6 @@ that was running then runs again, alone, because it may have caused the crash; a
 it fails. A failure of the server counts too. Times are seconds since 1970 and come from the caller.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

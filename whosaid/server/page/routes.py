@@ -1,7 +1,5 @@
 """Serves the page's files with headers that restrict what the page may do in a browser."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fastapi import APIRouter, Request

@@ -82,7 +82,6 @@ SERVED: dict[str, type[EventGiven]] = {
     "input_audio_buffer.clear": Clear,
 }
 
-
 ClientEvent = Update | Commit | Clear | bytes  # bytes: audio
 
 
