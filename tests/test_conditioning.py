@@ -165,6 +165,20 @@ def test_a_conditioned_window_is_the_formulas(products):
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize(("always", "frames"), [(False, 100), (True, 300)])
+def test_a_short_window_is_encoded_in_part_by_weights_trained_so(always, frames):
+    models = models_of(replace(TINY, seconds=6), 142)
+    models = replace(models, conditioning=Conditioning(conditioning_weights(), always=always))
+    encoder, samples = Encoder(models), noise(1.0)
+    target = target_of(3, samples)
+    found = encoder.encode([AudioWindow(samples, target=target)], drafted=False).main
+    mask = torch.eye(4, dtype=torch.float64)[[0]].repeat(frames, 1)
+    mask[: len(target.mask)] = torch.tensor(target.mask)
+    features = encoder.log_mel([samples]).double()[..., : 2 * frames]
+    torch.testing.assert_close(found, encoder.main.forward(features, mask[None]))
+
+
+@torch.inference_mode()
 def test_updates_of_products_in_bfloat16_are_the_formulas_to_rounding():
     models = conditioned()
     exact = followed(models, noise(1.0), mask_of(1), models.conditioning.weights)

@@ -261,8 +261,11 @@ class Encoder:
         return next((whole // each for each in parts if needed <= whole // each), None)
 
     def _follow(self, windows: Sequence[AudioWindow]) -> list[AudioWindow]:
-        """Return the windows, with the outputs of those that follow a target."""
-        outputs = [*windows]
+        """Return the windows, with the outputs of those that follow a target. Our own weights were
+        trained on parts of windows too, DiCoW's were not.
+        """
+        outputs, whole = [*windows], len(self.main.positions)
+        parts = self.main.conditioning is not None and self.main.conditioning.unmasked is None
         todo = [
             (row, each.samples, each.target)
             for row, each in enumerate(windows)
@@ -270,9 +273,12 @@ class Encoder:
         ]
         for first in range(0, len(todo), CONDITIONED_AT_ONCE):
             rows, samples, part = zip(*todo[first : first + CONDITIONED_AT_ONCE], strict=True)
-            features, masks = self.log_mel(samples).to(self.dtype), [each.mask for each in part]
+            seconds = max(map(len, samples)) / SAMPLE_RATE
+            frames = (self.part_of_window(seconds) if parts else None) or whole
+            features = self.log_mel(samples)[..., : 2 * frames].to(self.dtype)
+            mask = self._padded([each.mask for each in part])[:, :frames]
             enrolled = self._enrol([each.enrolment for each in part])
-            followed = self.main.forward(features, self._padded(masks), enrolled)
+            followed = self.main.forward(features, mask, enrolled)
             for row, output in zip(rows, torch.split(followed, 1), strict=True):
                 outputs[row] = outputs[row]._replace(encoded=output)
         return outputs
