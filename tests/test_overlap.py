@@ -189,7 +189,7 @@ def part(whole, first, stop):
         (["no " * 13], "no " * 6),
     ],
 )  # fmt: skip
-def test_six_words_that_a_text_repeats_are_written_once(texts, expected):
+def test_six_words_that_a_conditioned_text_repeats_are_written_once(texts, expected):
     chunks = tuple(chunk(text, 10.0 * at, 0.0) for at, text in enumerate(texts))
     assert overlap.without_loops(Transcript(chunks, "en"), part).text.split() == expected.split()
 
@@ -309,33 +309,46 @@ def test_a_given_text_is_aligned_once(ask, scene):
 
 
 def test_a_conditioned_encoder_follows_each_speaker(ask, scene, demo_endpoint, monkeypatch):
+    monkeypatch.setattr("whosaid.overlap.CLEAR", -9.0)
     plain, by_turns = ask(scene.turns)
+    monkeypatch.setattr("whosaid.overlap.MUCH", 0.0)  # too much overlap to silence others
     off = ask(scene.turns, overlap="off")
-    with monkeypatch.context() as patch:
-        patch.setattr("whosaid.overlap.MUCH", 0.0)  # too much overlap to silence others
-        assert ask(scene.turns) == off
+    assert ask(scene.turns) == off
     with_capabilities(demo_endpoint, monkeypatch, conditioned=True)
     followed, started = ask(scene.turns)
     assert started == [None, "conditioned", "conditioned"]
     assert followed == off[0]  # these models follow nobody, and two equal texts are one voice's
-    # The texts of both encoders' rows are doubtful, then of those that follow alone.
-    monkeypatch.setattr("whosaid.overlap.doubtful", lambda _: True)
-    assert ask(scene.turns) == (off[0], [*started, *by_turns[1:]])
-    answers = iter([True, True, False, False])
-    monkeypatch.setattr("whosaid.overlap.doubtful", lambda _: next(answers))
-    assert ask(scene.turns) == (plain, [*started, *by_turns[1:]])
+    with monkeypatch.context() as patch:
+        patch.setattr("whosaid.overlap.LEAST_LOGPROB", 0.0)  # all texts are doubtful
+        assert ask(scene.turns) == (off[0], [*started, "en", "en"])
+    monkeypatch.setattr("whosaid.overlap.MUCH", 1.0)
+    assert ask(scene.turns) == (plain, by_turns)
+    with monkeypatch.context() as patch:
+        patch.setattr("whosaid.overlap.CLEAR", 0.0)
+        assert ask(scene.turns)[1] == [*by_turns, "conditioned", "conditioned"]
+    with_capabilities(demo_endpoint, monkeypatch, always_conditioned=True)
+    assert ask(scene.turns) == (followed, started)
 
 
-def test_texts_that_are_unlikely_or_empty_are_doubtful():
-    likely = replace(chunk("one two", 0, 0), avg_logprob=-0.3)
-    for changed, expected in (
-        ({}, False),
-        ({"avg_logprob": -0.9}, True),
-        ({"compression_ratio": 2.5}, True),
-    ):
-        text = Transcript((likely, replace(likely, **changed)), "en")
-        assert overlap.doubtful(text) == expected
-    assert overlap.doubtful(Transcript((), "en"))
+@pytest.mark.parametrize(
+    ("silenced", "followed", "expected"),
+    [
+        ((-0.40, -0.5), (-0.30, -0.5), "followed"),
+        ((-0.32, -0.5), (-0.30, -0.5), "silenced"),
+        ((-0.90, -0.5), (-0.30, -1.5), "silenced"),
+        ((-0.20, -1.5), (-0.30, -0.5), "followed"),
+        ((-0.20, -1.5), (-0.30, -1.5), None),
+    ],
+)
+def test_a_conditioned_text_is_kept_if_it_is_likelier(silenced, followed, expected):
+    track = overlap.find_tracks([(0, 9)], [SpeakerTurn("A", 0, 9), SpeakerTurn("B", 0, 9)])[0]
+    texts = {}
+    for follow, (mean, window_mean) in ((False, silenced), (True, followed)):
+        word = chunk("followed" if follow else "silenced", 0, 0)
+        each = replace(word, log_probs=(mean,), avg_logprob=window_mean)
+        texts[overlap.Row(track, follow)] = Transcript((each,), "en")
+    found = overlap.likeliest(texts, part).get(track)
+    assert (found.text.strip() if found else None) == expected
 
 
 def test_words_that_do_not_overlap_prove_nothing():
@@ -429,7 +442,7 @@ def test_a_live_items_segments_are_the_files(kind, ask, live, scene):
 def test_each_speaker_enrols_once_in_all_samples_that_are_held(
     kind, ask, live, scene, demo_endpoint, monkeypatch, enrolments
 ):
-    every = dict.fromkeys(("conditioned", "enrols"), True)
+    every = dict.fromkeys(("conditioned", "always_conditioned", "enrols"), True)
     with_capabilities(demo_endpoint, monkeypatch, **every)
     if kind is None:
         ask(scene.turns)

@@ -12,8 +12,8 @@ The words of a track are its speaker's. Silencing others is a baseline of Polok 
 (arXiv 2501.00114). A conditioned encoder reads the whole window, and a mask of the diarizer's
 probabilities tells it when the speaker speaks.
 
-- Probabilities choose the windows. Others are silenced if no encoder can follow the speaker, and
-  their share is small, or if the text of the encoder that follows is doubtful.
+- Probabilities choose the windows. With little overlap others are silenced, with much the encoder
+  follows the speakers. A track whose text is unclear is decoded the other way, too.
 - Words decide: only if words of two tracks overlap, the tracks' chunks replace the window's.
 """
 
@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import combinations, pairwise, product
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
 LEAST_OVERLAP = 0.5
 # Share of a window's speech from which on silencing others leaves too little of a speaker.
 MUCH = 0.2
+# Mean log-probability of a clear text, and by how much a conditioned text is likelier than the
+# silenced one that it replaces.
+CLEAR, MARGIN = -0.2, 0.05
+ECHOES = 3  # words of another track's text, which show that a silenced track has both voices
 # A doubtful text is less likely, or compresses better (openai/whisper's threshold).
 LEAST_LOGPROB, MOST_COMPRESSION = -0.8, 2.4
 # Words in a row that a looping text repeats. Chosen on mixtures of other voices than those of
@@ -118,6 +123,13 @@ class Track(NamedTuple):
         return own, others
 
 
+class Row(NamedTuple):
+    """A track, and whether a conditioned encoder follows its speaker; else others are silenced."""
+
+    track: Track
+    follow: bool
+
+
 @dataclass(frozen=True)
 class OverlapDecoder:
     """Decodes windows in which speakers talk at once with a `recogniser`; for the event loop."""
@@ -143,33 +155,31 @@ class OverlapDecoder:
         duration = (first + len(samples)) / SAMPLE_RATE
         shares = overlapped_windows(transcript.chunks, found, duration)
         windows = [window for window, share in shares.items() if can.conditioned or share < MUCH]
-        tracks = find_tracks(windows, found.turns)
-        if not tracks:
+        rows = [
+            Row(track, can.always_conditioned or (can.conditioned and shares[track.window] >= MUCH))
+            for track in find_tracks(windows, found.turns)
+        ]
+        if not rows:
             return transcript
         if not options.multilingual:
             options = replace(options, language=transcript.language)
         enrol = enrol or self.enrolments(found.turns, samples, first)
 
-        async def follow(track: Track) -> Transcription:
+        async def start(track: Track, follow: bool) -> Transcription:
+            if not follow:
+                return await transcriber.start(track.cut(samples, first), options)
             enrolment = enrol(track.speaker) if can.enrols else None
             heard, mask = track.whole(samples, first), track.mask(activity)
             return await transcriber.start(heard, options, mask, enrolment=enrolment)
 
-        async def silence(track: Track) -> Transcription:
-            return await transcriber.start(track.cut(samples, first), options)
-
-        stats, texts, part = DecodeStats(), dict[Track, Transcript](), transcriber.part
-        stats.add(transcript.stats)
-        for start in (follow, silence) if can.conditioned else (silence,):
-            left = [track for track in tracks if track not in texts]
-            decoded = await self._transcribe(start, left)
-            for text in decoded:
-                stats.add(text.stats)
-            texts |= await self._compute(
-                partial(usable, dict(zip(left, decoded, strict=True)), part)
-            )
-        transcript = replace(transcript, stats=stats)
-        return await self._compute(partial(replaced, transcript, texts, part))
+        texts = dict(zip(rows, await self._transcribe(start, rows), strict=True))
+        others = await self._compute(partial(other_rows, texts)) if can.conditioned else []
+        texts |= zip(others, await self._transcribe(start, others), strict=True)
+        stats = DecodeStats()
+        for text in (transcript, *texts.values()):
+            stats.add(text.stats)
+        transcript, part = replace(transcript, stats=stats), transcriber.part
+        return await self._compute(lambda: replaced(transcript, likeliest(texts, part), part))
 
     def enrolments(
         self, turns: Sequence[SpeakerTurn], samples: NDArray[np.float32], first: int = 0
@@ -193,15 +203,15 @@ class OverlapDecoder:
 
     async def _transcribe(
         self,
-        start: Callable[[Track], Coroutine[Any, None, Transcription]],
-        tracks: Sequence[Track],
+        start: Callable[[Track, bool], Coroutine[Any, None, Transcription]],
+        rows: Sequence[Row],
     ) -> list[Transcript]:
         found: list[Transcript] = []
-        for place in range(0, len(tracks), ROWS_AT_ONCE):
+        for place in range(0, len(rows), ROWS_AT_ONCE):
             jobs: list[EngineJob[Transcript]] = []
             try:
-                for track in tracks[place : place + ROWS_AT_ONCE]:
-                    started = await self.prepare(partial(start, track))
+                for row in rows[place : place + ROWS_AT_ONCE]:
+                    started = await self.prepare(partial(start, *row))
                     jobs.append(self.recogniser.submit(started))
                 found += [await asyncio.wrap_future(job.result) for job in jobs]
             finally:
@@ -268,9 +278,30 @@ def find_enrolment(
     return Track(speaker, start, stop, inside)
 
 
-def usable(texts: Mapping[Track, Transcript], part: Part) -> dict[Track, Transcript]:
-    """Return the texts that are not doubtful, without their loops."""
-    return {track: without_loops(text, part) for track, text in texts.items() if not doubtful(text)}
+def other_rows(texts: Mapping[Row, Transcript]) -> list[Row]:
+    """Return the rows that decode tracks with unclear texts the other way."""
+    return [row._replace(follow=not row.follow) for row in texts if unclear(row, texts)]
+
+
+def unclear(row: Row, texts: Mapping[Row, Transcript]) -> bool:
+    """Return whether a row's text is doubtful or, if others are silenced, unlikely or an echo."""
+    silenced = log_probability(texts[row]) < CLEAR or echoes(row, texts) >= ECHOES
+    return doubtful(texts[row]) or (silenced and not row.follow)
+
+
+def echoes(row: Row, texts: Mapping[Row, Transcript]) -> int:
+    """Return how many words other tracks, decoded alike, have at the same moment."""
+    others = [
+        word
+        for other, text in texts.items()
+        if (other.follow, other.track.window) == (row.follow, row.track.window) and other != row
+        for word in _words(text)
+    ]
+    return sum(any(_is_echo(word, other) for other in others) for word in _words(texts[row]))
+
+
+def _words(text: Transcript) -> list[Word]:
+    return [word for chunk in text.chunks for word in chunk.words]
 
 
 def doubtful(found: Transcript) -> bool:
@@ -282,7 +313,7 @@ def doubtful(found: Transcript) -> bool:
 
 
 def without_loops(found: Transcript, part: Part) -> Transcript:
-    """Return a text without any REPEATED words in a row that it has had before."""
+    """Return a conditioned text without any REPEATED words in a row that it has had before."""
     places = [
         (n, place) for n, chunk in enumerate(found.chunks) for place in range(len(chunk.words))
     ]
@@ -294,6 +325,29 @@ def without_loops(found: Transcript, part: Part) -> Transcript:
         if at - first >= REPEATED:
             dropped.update(places[at : at + REPEATED])
     return replace(found, chunks=tuple(_without(dropped, found.chunks, part)))
+
+
+def likeliest(texts: Mapping[Row, Transcript], part: Part) -> dict[Track, Transcript]:
+    """Return the text of each track that has one without doubt. A text of the track without others
+    gives way to a conditioned one that is likelier by MARGIN or has fewer echoes by ECHOES.
+    """
+    usable = {row: text for row, text in texts.items() if not doubtful(text)}
+    found = {row.track: text for row, text in usable.items() if not row.follow}
+    for row, text in usable.items():
+        if row.follow:
+            silenced = usable.get(row._replace(follow=False))
+            likelier = silenced is None or log_probability(text) > MARGIN + log_probability(
+                silenced
+            )
+            if likelier or echoes(row._replace(follow=False), texts) - echoes(row, texts) >= ECHOES:
+                found[row.track] = without_loops(text, part)
+    return found
+
+
+def log_probability(text: Transcript) -> float:
+    """Return the mean over tokens, -inf without any."""
+    tokens = [each for chunk in text.chunks for each in chunk.log_probs]
+    return sum(tokens) / len(tokens) if tokens else -inf
 
 
 def replaced(transcript: Transcript, texts: Mapping[Track, Transcript], part: Part) -> Transcript:

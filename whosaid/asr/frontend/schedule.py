@@ -213,7 +213,7 @@ class Schedule:
     ) -> tuple[Window, ...]:
         """Plan and return windows over samples `start` to `stop` of a decoded window, whose speech
         lacks words. They count as `retries` more retries, of MOST_RETRIES. A target's speech has
-        none: on Whisper base they found no words.
+        none: with Whisper base they added more errors than words.
         """
         if self._target or window.retries + retries > MOST_RETRIES:
             return ()
