@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.tiny_whispers import hears_sound
 from whosaid.asr.frontend.schedule import MOST_RETRIES, WORD_EDGE, Schedule
+from whosaid.asr.frontend.target_speaker import TargetSpeaker
 from whosaid.asr.frontend.windows import MARGIN, SampleSpan, Window
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
@@ -200,6 +201,16 @@ def test_unwritten_speech_becomes_the_next_window():
     assert (again.region_stop, again.retries) == (again.stop, 1)
     assert schedule.pop_ready(1) == [again]
     assert schedule.final_until == again.start / SAMPLE_RATE
+
+
+def test_a_targets_unwritten_speech_is_not_decoded_again():
+    samples, mask = sound(30), np.tile(np.float32([0, 1, 0, 0]), (1500, 1))
+    target = TargetSpeaker(samples, mask)
+    schedule = Schedule(samples, target.speech, 480_000, target=target)
+    (first,) = schedule.pop_ready(1)
+    schedule.complete(first)
+    assert schedule.decode_again(first, 20 * SAMPLE_RATE, 26 * SAMPLE_RATE) == ()
+    assert schedule.pop_ready(1) == []
 
 
 def test_unwritten_speech_of_most_of_a_window_is_halved():
