@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from whosaid.diarization.diarizer import Diarization
 from whosaid.errors import ModelError
 from whosaid.live.events import Completed, SegmentEvent, SpeakersFound
 from whosaid.live.settings import AudioFormat
+from whosaid.timebase import runs
 from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Unwritten, Word
 
 RATE = 16_000
@@ -189,34 +191,66 @@ def part(whole, first, stop):
         (["no " * 13], "no " * 6),
     ],
 )  # fmt: skip
-def test_six_words_that_a_conditioned_text_repeats_are_written_once(texts, expected):
+def test_six_words_that_a_text_repeats_are_written_once(texts, expected):
     chunks = tuple(chunk(text, 10.0 * at, 0.0) for at, text in enumerate(texts))
-    assert overlap.without_loops(Transcript(chunks, "en"), part).text.split() == expected.split()
+    found = overlap.without_loops(Transcript(chunks, "en"), part)
+    assert "".join(each.text for each in found).split() == expected.split()
 
 
-def test_the_tracks_replace_their_windows_and_nothing_else():
+def test_the_tracks_replace_the_parts_of_their_passages_and_nothing_else():
     kept = chunk("before it", 0, 0), chunk("after it", 20, 20)
-    chunks = (kept[0], chunk("one voice of two", 10, 10), kept[1])
+    chunks = (kept[0], chunk("one voice of two hears please", 9.5, 9), kept[1])
     plain = Transcript(chunks, "en", unwritten=(Unwritten(5, 6), Unwritten(12, 13)))
     turns = [SpeakerTurn("A", 10, 20), SpeakerTurn("B", 11, 13)]
     tracks = overlap.find_tracks([(10, 20)], turns)
-    # Both tracks hold the word "yes": it stays where it is likelier.
-    a = chunk("i say yes indeed", 0.0, 0.0)
-    b = chunk("yes please", 2.1, 0.0)
+    # Both tracks hold the word "yes": it stays where it is likelier. The transcript's "please" is
+    # outside of the part, but the same one.
+    a = chunk("so i say yes indeed well", 0.0, 0.0)
+    b = chunk("yes please yes", 3.25, 0.0)
     likely = [Word(word.text, word.start, word.end, probability=0.9) for word in b.words]
     b = Chunk(b.text, b.start, b.end, words=tuple(likely))
-    left_out = (Unwritten(6, 8),), (Unwritten(7, 9),)  # seconds of the tracks
-    parts = zip(tracks, (a, b), left_out, strict=True)
-    texts = {track: Transcript((each,), "en", unwritten=spans) for track, each, spans in parts}
-    whole = overlap.replaced(plain, texts, part)
-    said = [(None, " before it"), ("A", " i say"), ("B", " yes please"), ("A", " indeed")]
-    assert [(each.voice, each.text) for each in whole.chunks] == [*said, (None, " after it")]
+    left_out = (Unwritten(3, 5),), (Unwritten(4, 6),)  # seconds of the tracks
+    tracks_of = zip(tracks, (a, b), left_out, strict=True)
+    texts = {track: Transcript((each,), "en", unwritten=spans) for track, each, spans in tracks_of}
+    whole = overlap.replaced(plain, texts, {(10, 20): [(11, 14.9)]}, part)
+    said = [(None, " one voice"), ("A", " i say"), ("B", " yes please"), ("A", " indeed")]
+    assert [(each.voice, each.text) for each in whole.chunks[1:-1]] == said
     assert (whole.chunks[0], whole.chunks[-1]) == kept
-    assert [word.start for word in whole.chunks[1].words] == [10.0, 11.0]
-    assert whole.unwritten == (Unwritten(5, 6), Unwritten(16, 19))
+    assert [word.start for word in whole.chunks[2].words] == [11.0, 12.0]
+    assert whole.unwritten == (Unwritten(5, 6), Unwritten(13, 15))
     words = [word for each in attribute(whole.chunks, turns, turns) for word in each.words]
-    told = "".join(f"{word.text}/{word.speaker}" for word in words[2:7])
+    told = "".join(f"{word.text}/{word.speaker}" for word in words[4:9])
     assert told == " i/A say/A yes/B please/B indeed/A"
+
+
+several_of = st.lists(st.tuples(st.integers(1, 90), st.sampled_from([0.0, 0.3, 0.4, 1.0])))
+
+
+@given(several_of, st.integers(0, 3), st.integers(2, 9))
+def test_passages_hold_all_overlap_of_half_a_second(drawn, begin, longest):
+    several = np.repeat([each for _, each in drawn], [frames for frames, _ in drawn])
+    several = several.astype(np.float32)
+    activity = SpeakerActivity({"A": np.ones_like(several), "B": several}, several, float(begin))
+    stop = activity.end
+    found = overlap.overlapped_passages(activity, stop, longest)
+    in_parts, near = np.zeros((2, len(several)), bool)
+    for (start, end), parts in found.items():
+        assert begin <= start < end <= stop
+        assert end - start <= longest + 1e-6
+        for first, last in parts:
+            assert start <= first < last <= end
+            frames = slice(*(round((each - begin) * 50) for each in (first, last)))
+            assert not in_parts[frames].any()
+            in_parts[frames] = True
+    for first, last in pairwise(sorted(each for passage in found for each in passage)):
+        assert first <= last
+    likely = several > overlap.LIKELY
+    for step in range(-25, 26):
+        near |= np.roll(np.pad(likely, 25), step)[25:-25][: len(near)] if len(near) else False
+    assert not in_parts[~near].any()
+    for start, end in runs(near):
+        assert in_parts[start:end].all() == (several[start:end].sum() >= 25)
+        assert in_parts[start:end].any() == in_parts[start:end].all()
 
 
 @pytest.fixture(scope="module")
@@ -309,46 +343,13 @@ def test_a_given_text_is_aligned_once(ask, scene):
 
 
 def test_a_conditioned_encoder_follows_each_speaker(ask, scene, demo_endpoint, monkeypatch):
-    monkeypatch.setattr("whosaid.overlap.CLEAR", -9.0)
-    plain, by_turns = ask(scene.turns)
     monkeypatch.setattr("whosaid.overlap.MUCH", 0.0)  # too much overlap to silence others
-    off = ask(scene.turns, overlap="off")
-    assert ask(scene.turns) == off
+    off, _ = ask(scene.turns, overlap="off")
+    assert ask(scene.turns)[0] == off
     with_capabilities(demo_endpoint, monkeypatch, conditioned=True)
     followed, started = ask(scene.turns)
     assert started == [None, "conditioned", "conditioned"]
-    assert followed == off[0]  # these models follow nobody, and two equal texts are one voice's
-    with monkeypatch.context() as patch:
-        patch.setattr("whosaid.overlap.LEAST_LOGPROB", 0.0)  # all texts are doubtful
-        assert ask(scene.turns) == (off[0], [*started, "en", "en"])
-    monkeypatch.setattr("whosaid.overlap.MUCH", 1.0)
-    assert ask(scene.turns) == (plain, by_turns)
-    with monkeypatch.context() as patch:
-        patch.setattr("whosaid.overlap.CLEAR", 0.0)
-        assert ask(scene.turns)[1] == [*by_turns, "conditioned", "conditioned"]
-    with_capabilities(demo_endpoint, monkeypatch, always_conditioned=True)
-    assert ask(scene.turns) == (followed, started)
-
-
-@pytest.mark.parametrize(
-    ("silenced", "followed", "expected"),
-    [
-        ((-0.40, -0.5), (-0.30, -0.5), "followed"),
-        ((-0.32, -0.5), (-0.30, -0.5), "silenced"),
-        ((-0.90, -0.5), (-0.30, -1.5), "silenced"),
-        ((-0.20, -1.5), (-0.30, -0.5), "followed"),
-        ((-0.20, -1.5), (-0.30, -1.5), None),
-    ],
-)
-def test_a_conditioned_text_is_kept_if_it_is_likelier(silenced, followed, expected):
-    track = overlap.find_tracks([(0, 9)], [SpeakerTurn("A", 0, 9), SpeakerTurn("B", 0, 9)])[0]
-    texts = {}
-    for follow, (mean, window_mean) in ((False, silenced), (True, followed)):
-        word = chunk("followed" if follow else "silenced", 0, 0)
-        each = replace(word, log_probs=(mean,), avg_logprob=window_mean)
-        texts[overlap.Row(track, follow)] = Transcript((each,), "en")
-    found = overlap.likeliest(texts, part).get(track)
-    assert (found.text.strip() if found else None) == expected
+    assert followed == off  # these models follow nobody, and two equal texts are one voice's
 
 
 def test_words_that_do_not_overlap_prove_nothing():
@@ -356,9 +357,14 @@ def test_words_that_do_not_overlap_prove_nothing():
     tracks = overlap.find_tracks([(0, 9)], [SpeakerTurn("A", 0, 9), SpeakerTurn("B", 0, 9)])
     a, b = chunk("one after", 0.0, 0.0), chunk("the other", 2.0, 0.0)
     apart = {track: Transcript((each,), "en") for track, each in zip(tracks, (a, b), strict=True)}
-    assert overlap.replaced(plain, apart, part) is plain
-    at_once = {**apart, tracks[1]: Transcript((chunk("the other", 1.0, 0.0),), "en")}
-    assert [each.voice for each in overlap.replaced(plain, at_once, part).chunks] == ["A", "B"]
+    whole = {(0, 9): [(0, 9)]}
+    assert overlap.replaced(plain, apart, whole, part) is plain
+    b = chunk("the other", 1.0, 0.0)
+    at_once = {**apart, tracks[1]: Transcript((b,), "en")}
+    found = overlap.replaced(plain, at_once, whole, part)
+    assert [each.voice for each in found.chunks] == ["A", "B"]
+    unlikely = Transcript((replace(b, avg_logprob=-0.9),), "en")
+    assert overlap.replaced(plain, {**apart, tracks[1]: unlikely}, whole, part) is plain
 
 
 class StreamedTurns(GivenTurns):
@@ -442,8 +448,7 @@ def test_a_live_items_segments_are_the_files(kind, ask, live, scene):
 def test_each_speaker_enrols_once_in_all_samples_that_are_held(
     kind, ask, live, scene, demo_endpoint, monkeypatch, enrolments
 ):
-    every = dict.fromkeys(("conditioned", "always_conditioned", "enrols"), True)
-    with_capabilities(demo_endpoint, monkeypatch, **every)
+    with_capabilities(demo_endpoint, monkeypatch, conditioned=True, enrols=True)
     if kind is None:
         ask(scene.turns)
     else:

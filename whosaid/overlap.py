@@ -1,30 +1,30 @@
-"""Decodes windows in which speakers talk at once again, once for each speaker.
+"""Decodes speech in which speakers talk at once again, once for each speaker.
 
-If voices overlap, Whisper writes only one of them. In a track of a window, the samples in which
-only other speakers speak are zero:
+If voices overlap, Whisper writes only one of them. A conditioned encoder follows a speaker by a
+mask of the diarizer's probabilities. A passage around the overlap is decoded for each speaker, and
+the words in its parts, the overlap with a margin, replace the transcript's:
 
-    window      [                     ]
-    turns       A  ########   ###            B        ######    ####
-    track A        ########   ###    ..               ..#### ...
-    track B        ...##...          ####
+    turns       A  ##############
+                B             ##########
+    part                     [    ]
+    passage               [          ]
 
-The words of a track are its speaker's. Silencing others is a baseline of Polok et al., "DiCoW"
-(arXiv 2501.00114). A conditioned encoder reads the whole window, and a mask of the diarizer's
-probabilities tells it when the speaker speaks.
+With other models the passage is a whole window with little overlap, and in a speaker's track the
+samples in which only other speakers speak are zero. Silencing is a baseline of Polok et al.,
+"DiCoW" (arXiv 2501.00114).
 
-- Probabilities choose the windows. With little overlap others are silenced, with much the encoder
-  follows the speakers. A track whose text is unclear is decoded the other way, too.
-- Words decide: only if words of two tracks overlap, the tracks' chunks replace the window's.
+Words decide: a passage keeps its text unless words of two tracks overlap.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import combinations, pairwise, product
-from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from diarization_utils import during, seconds_spoken
 from whosaid.diarization.activity import SpeakerActivity
 from whosaid.scheduling.shortest_first import in_one_step
-from whosaid.timebase import SAMPLE_RATE, TOKENS_PER_SECOND, merged
+from whosaid.timebase import SAMPLE_RATE, TOKENS_PER_SECOND, merged, runs
 from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Unwritten, Word
 
 if TYPE_CHECKING:
@@ -41,19 +41,17 @@ if TYPE_CHECKING:
     from whosaid.asr.frontend.target_speaker import Enrolment
     from whosaid.diarization.diarizer import Diarization
 
-# Seconds in a window, by the diarizer's probabilities.
+# Probability of several speakers from which on a frame is in a part; seconds around such frames,
+# and around a part. Chosen, like REPEATED, on mixtures of other voices than those of
+# docs/benchmarks/overlap.md.
+LIKELY, EDGE, CONTEXT = 0.35, 0.5, 1.5
+# Seconds of overlap in a part or window, by the diarizer's probabilities.
 LEAST_OVERLAP = 0.5
 # Share of a window's speech from which on silencing others leaves too little of a speaker.
 MUCH = 0.2
-# Mean log-probability of a clear text, and by how much a conditioned text is likelier than the
-# silenced one that it replaces.
-CLEAR, MARGIN = -0.2, 0.05
-ECHOES = 3  # words of another track's text, which show that a silenced track has both voices
 # A doubtful text is less likely, or compresses better (openai/whisper's threshold).
 LEAST_LOGPROB, MOST_COMPRESSION = -0.8, 2.4
-# Words in a row that a looping text repeats. Chosen on mixtures of other voices than those of
-# docs/benchmarks/overlap.md.
-REPEATED = 6
+REPEATED = 6  # words in a row that a looping text repeats
 SAME_MOMENT = 0.3  # most seconds between the middles of one word in two tracks
 ROWS_AT_ONCE = 48  # of up to 30 s, 2 MB each
 ROUNDING = 1e-6  # seconds
@@ -61,6 +59,7 @@ STARTS_PER_SECOND = 10  # of spans that may be a speaker's enrolment, as for SE-
 
 T = TypeVar("T")
 Span = tuple[float, float]  # start and end in seconds
+Passages = Mapping[Span, Sequence[Span]]  # the parts of each passage
 # Runs the coroutine that a function returns in another thread.
 Prepare = Callable[[Callable[[], Coroutine[Any, None, Any]]], Awaitable[Any]]
 Part = Callable[[Chunk, int, int], list[Chunk]]  # as of `SpeechToText`
@@ -123,16 +122,9 @@ class Track(NamedTuple):
         return own, others
 
 
-class Row(NamedTuple):
-    """A track, and whether a conditioned encoder follows its speaker; else others are silenced."""
-
-    track: Track
-    follow: bool
-
-
 @dataclass(frozen=True)
 class OverlapDecoder:
-    """Decodes windows in which speakers talk at once with a `recogniser`; for the event loop."""
+    """Decodes passages in which speakers talk at once with a `recogniser`; for the event loop."""
 
     recogniser: Recogniser
     prepare: Prepare
@@ -147,39 +139,41 @@ class OverlapDecoder:
         enrol: Enrol | None = None,
     ) -> Transcript:
         """Return the transcript of `samples` (n,), which begin with sample `first` of a recording.
-        If there are such windows, the texts of each speaker replace theirs. By default the speakers
-        enrol from `samples`.
+        If there are such passages, the texts of each speaker replace theirs. By default the
+        speakers enrol from `samples`.
         """
         transcriber, can = self.recogniser.transcriber, self.recogniser.transcriber.capabilities
-        activity = activity_of(found)
-        duration = (first + len(samples)) / SAMPLE_RATE
-        shares = overlapped_windows(transcript.chunks, found, duration)
-        windows = [window for window, share in shares.items() if can.conditioned or share < MUCH]
-        rows = [
-            Row(track, can.always_conditioned or (can.conditioned and shares[track.window] >= MUCH))
-            for track in find_tracks(windows, found.turns)
-        ]
-        if not rows:
+        passages = self.passages(transcript.chunks, found, (first + len(samples)) / SAMPLE_RATE)
+        tracks = find_tracks([*passages], found.turns)
+        if not tracks:
             return transcript
         if not options.multilingual:
             options = replace(options, language=transcript.language)
+        activity, part = activity_of(found), transcriber.part
         enrol = enrol or self.enrolments(found.turns, samples, first)
 
-        async def start(track: Track, follow: bool) -> Transcription:
-            if not follow:
+        async def start(track: Track) -> Transcription:
+            if not can.conditioned:
                 return await transcriber.start(track.cut(samples, first), options)
             enrolment = enrol(track.speaker) if can.enrols else None
             heard, mask = track.whole(samples, first), track.mask(activity)
             return await transcriber.start(heard, options, mask, enrolment=enrolment)
 
-        texts = dict(zip(rows, await self._transcribe(start, rows), strict=True))
-        others = await self._compute(partial(other_rows, texts)) if can.conditioned else []
-        texts |= zip(others, await self._transcribe(start, others), strict=True)
+        decoded = await self._transcribe(start, tracks)
         stats = DecodeStats()
-        for text in (transcript, *texts.values()):
+        for text in (transcript, *decoded):
             stats.add(text.stats)
-        transcript, part = replace(transcript, stats=stats), transcriber.part
-        return await self._compute(lambda: replaced(transcript, likeliest(texts, part), part))
+        transcript = replace(transcript, stats=stats)
+        texts = dict(zip(tracks, decoded, strict=True))
+        return await self._compute(lambda: replaced(transcript, texts, passages, part))
+
+    def passages(self, chunks: Sequence[Chunk], found: Diarization, stop: float) -> Passages:
+        """Return the passages to decode again in a recording with `chunks` until second `stop`."""
+        can = self.recogniser.transcriber.capabilities
+        if can.conditioned:
+            return overlapped_passages(activity_of(found), stop, can.window_seconds)
+        shares = overlapped_windows(chunks, found, stop)
+        return {window: [window] for window, share in shares.items() if share < MUCH}
 
     def enrolments(
         self, turns: Sequence[SpeakerTurn], samples: NDArray[np.float32], first: int = 0
@@ -203,15 +197,15 @@ class OverlapDecoder:
 
     async def _transcribe(
         self,
-        start: Callable[[Track, bool], Coroutine[Any, None, Transcription]],
-        rows: Sequence[Row],
+        start: Callable[[Track], Coroutine[Any, None, Transcription]],
+        tracks: Sequence[Track],
     ) -> list[Transcript]:
         found: list[Transcript] = []
-        for place in range(0, len(rows), ROWS_AT_ONCE):
+        for place in range(0, len(tracks), ROWS_AT_ONCE):
             jobs: list[EngineJob[Transcript]] = []
             try:
-                for row in rows[place : place + ROWS_AT_ONCE]:
-                    started = await self.prepare(partial(start, *row))
+                for track in tracks[place : place + ROWS_AT_ONCE]:
+                    started = await self.prepare(partial(start, track))
                     jobs.append(self.recogniser.submit(started))
                 found += [await asyncio.wrap_future(job.result) for job in jobs]
             finally:
@@ -222,6 +216,45 @@ class OverlapDecoder:
 
 def activity_of(found: Diarization) -> SpeakerActivity:
     return found.activity or SpeakerActivity.decided(found.turns)
+
+
+def overlapped_passages(activity: SpeakerActivity, stop: float, longest: float) -> Passages:
+    """Return the passages of a recording until second `stop`, of at most `longest` seconds."""
+    likely = runs(activity.several > LIKELY) / TOKENS_PER_SECOND + activity.start
+    whole = activity.start, stop
+    parts = [
+        part
+        for part in _widened(likely.tolist(), EDGE, whole)
+        if activity.within(*part).several.sum() >= LEAST_OVERLAP * TOKENS_PER_SECOND
+    ]
+    return {
+        (first, last): [
+            (max(start, first), min(end, last))
+            for start, end in parts
+            if start < last and end > first
+        ]
+        for passage in _widened(parts, CONTEXT, whole)
+        for first, last in pairwise(_cuts(*passage, longest, activity))
+    }
+
+
+def _widened(spans: Sequence[Span], seconds: float, whole: Span) -> list[Span]:
+    """Return the spans with `seconds` before and after them, within a whole one, joined."""
+    first, last = whole
+    wider = [(max(first, start - seconds), min(last, end + seconds)) for start, end in spans]
+    starts, ends = merged(wider)
+    return [*zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+def _cuts(start: float, stop: float, longest: float, activity: SpeakerActivity) -> Iterator[float]:
+    """Yield `start`, `stop`, and between them, where it is quiet, as many cuts as are needed."""
+    yield start
+    while stop - start > longest:
+        later = activity.within(start + longest / 2, start + longest)
+        quietest = int(np.argmin(np.sum([*later.speaking.values()], axis=0)))
+        start = later.start + quietest / TOKENS_PER_SECOND
+        yield start
+    yield stop
 
 
 def overlapped_windows(
@@ -278,32 +311,6 @@ def find_enrolment(
     return Track(speaker, start, stop, inside)
 
 
-def other_rows(texts: Mapping[Row, Transcript]) -> list[Row]:
-    """Return the rows that decode tracks with unclear texts the other way."""
-    return [row._replace(follow=not row.follow) for row in texts if unclear(row, texts)]
-
-
-def unclear(row: Row, texts: Mapping[Row, Transcript]) -> bool:
-    """Return whether a row's text is doubtful or, if others are silenced, unlikely or an echo."""
-    silenced = log_probability(texts[row]) < CLEAR or echoes(row, texts) >= ECHOES
-    return doubtful(texts[row]) or (silenced and not row.follow)
-
-
-def echoes(row: Row, texts: Mapping[Row, Transcript]) -> int:
-    """Return how many words other tracks, decoded alike, have at the same moment."""
-    others = [
-        word
-        for other, text in texts.items()
-        if (other.follow, other.track.window) == (row.follow, row.track.window) and other != row
-        for word in _words(text)
-    ]
-    return sum(any(_is_echo(word, other) for other in others) for word in _words(texts[row]))
-
-
-def _words(text: Transcript) -> list[Word]:
-    return [word for chunk in text.chunks for word in chunk.words]
-
-
 def doubtful(found: Transcript) -> bool:
     """Return whether a text is empty, is unlikely or repeats itself."""
     return not found.chunks or any(
@@ -312,8 +319,8 @@ def doubtful(found: Transcript) -> bool:
     )
 
 
-def without_loops(found: Transcript, part: Part) -> Transcript:
-    """Return a conditioned text without any REPEATED words in a row that it has had before."""
+def without_loops(found: Transcript, part: Part) -> Iterator[Chunk]:
+    """Return a text's chunks without any REPEATED words in a row that it has had before."""
     places = [
         (n, place) for n, chunk in enumerate(found.chunks) for place in range(len(chunk.words))
     ]
@@ -324,64 +331,73 @@ def without_loops(found: Transcript, part: Part) -> Transcript:
         first = seen.setdefault(tuple(words[at : at + REPEATED]), at)
         if at - first >= REPEATED:
             dropped.update(places[at : at + REPEATED])
-    return replace(found, chunks=tuple(_without(dropped, found.chunks, part)))
+    return _without(dropped, found.chunks, part)
 
 
-def likeliest(texts: Mapping[Row, Transcript], part: Part) -> dict[Track, Transcript]:
-    """Return the text of each track that has one without doubt. A text of the track without others
-    gives way to a conditioned one that is likelier by MARGIN or has fewer echoes by ECHOES.
+def replaced(
+    transcript: Transcript, texts: Mapping[Track, Transcript], passages: Passages, part: Part
+) -> Transcript:
+    """Return the transcript with the `texts` of tracks in the parts of their passages, where words
+    of two voices prove that they overlap. Doubtful texts are left out.
     """
-    usable = {row: text for row, text in texts.items() if not doubtful(text)}
-    found = {row.track: text for row, text in usable.items() if not row.follow}
-    for row, text in usable.items():
-        if row.follow:
-            silenced = usable.get(row._replace(follow=False))
-            likelier = silenced is None or log_probability(text) > MARGIN + log_probability(
-                silenced
-            )
-            if likelier or echoes(row._replace(follow=False), texts) - echoes(row, texts) >= ECHOES:
-                found[row.track] = without_loops(text, part)
-    return found
-
-
-def log_probability(text: Transcript) -> float:
-    """Return the mean over tokens, -inf without any."""
-    tokens = [each for chunk in text.chunks for each in chunk.log_probs]
-    return sum(tokens) / len(tokens) if tokens else -inf
-
-
-def replaced(transcript: Transcript, texts: Mapping[Track, Transcript], part: Part) -> Transcript:
-    """Return the transcript with the `texts` of tracks in place of their windows, where words of
-    two voices prove that they overlap.
-    """
-    windows: dict[Span, list[Chunk]] = {}
-    for window in dict.fromkeys(track.window for track in texts):
-        new = [
+    placed = sorted(
+        ((word.start + word.end) / 2, number, place)
+        for number, chunk in enumerate(transcript.chunks)
+        for place, word in enumerate(chunk.words)
+    )
+    spoken: dict[Span, list[Track]] = defaultdict(list)
+    for track, text in texts.items():
+        if not doubtful(text):
+            spoken[track.window].append(track)
+    new, unwritten, written = list[Chunk](), list[Unwritten](), list[Span]()
+    dropped: set[tuple[int, int]] = set()
+    for window, tracks in spoken.items():
+        parts = passages[window]
+        own = [
             replace(chunk.later(track.start), voice=track.speaker)
-            for track, text in texts.items()
-            if track.window == window
-            for chunk in text.chunks
+            for track in tracks
+            for chunk in without_loops(texts[track], part)
+            if chunk.words
         ]
-        new = [*_without_echoes(new, part)]
-        if _overlap(new):
-            windows[window] = new
-    if not windows:
+        own = [*_within(parts, [*_without_echoes(own, part)], part)]
+        if not _overlap(own):
+            continue
+        new += own
+        written += parts
+        for track in tracks:
+            for each in texts[track].unwritten:
+                later = Unwritten(each.start + track.start, each.end + track.start)
+                unwritten += [later] if _lies_in(later, parts) else []
+        words = [word for chunk in own for word in chunk.words]
+        first, last = (bisect(placed, (each, 0, 0)) for each in window)
+        for _, number, place in placed[first:last]:
+            word = transcript.chunks[number].words[place]
+            if _lies_in(word, parts) or any(_is_echo(word, other) for other in words):
+                dropped.add((number, place))
+    if not new:
         return transcript
-    new = [chunk for own in windows.values() for chunk in own]
-    kept = [
-        chunk
-        for chunk in transcript.chunks
-        if not any(start <= chunk.window_start < stop for start, stop in windows)
-    ]
+    chunks = (*_without(dropped, transcript.chunks, part), *new)
     return replace(
         transcript,
-        chunks=tuple(sorted((*kept, *new), key=lambda chunk: (chunk.start, chunk.end))),
-        unwritten=_unwritten(
-            transcript,
-            new,
-            {track: text for track, text in texts.items() if track.window in windows},
-        ),
+        chunks=tuple(sorted(chunks, key=lambda chunk: (chunk.start, chunk.end))),
+        unwritten=_unwritten(transcript, new, unwritten),
     )
+
+
+def _within(parts: Sequence[Span], chunks: Sequence[Chunk], part: Part) -> Iterator[Chunk]:
+    """Return the chunks without the words whose middle lies in none of the `parts`."""
+    outside = {
+        (number, place)
+        for number, chunk in enumerate(chunks)
+        for place, word in enumerate(chunk.words)
+        if not _lies_in(word, parts)
+    }
+    return _without(outside, chunks, part)
+
+
+def _lies_in(span: Word | Unwritten, parts: Sequence[Span]) -> bool:
+    middle = (span.start + span.end) / 2
+    return any(start <= middle < stop for start, stop in parts)
 
 
 def _overlap(chunks: Sequence[Chunk]) -> bool:
@@ -399,17 +415,16 @@ def _overlap(chunks: Sequence[Chunk]) -> bool:
 
 
 def _unwritten(
-    transcript: Transcript, new: Sequence[Chunk], texts: Mapping[Track, Transcript]
+    transcript: Transcript, new: Sequence[Chunk], more: Sequence[Unwritten]
 ) -> tuple[Unwritten, ...]:
-    """Return the unwritten speech of the transcript without `new` words, and of the tracks."""
-    written = [each for chunk in new for each in chunk.words or (chunk,)]
+    """Return the unwritten speech of the transcript without `new` words, and `more`."""
+    words = [word for chunk in new for word in chunk.words]
     unwritten = [
         (each.start, each.end)
         for each in transcript.unwritten
-        if not any(word.start < each.end and word.end > each.start for word in written)
+        if not any(word.start < each.end and word.end > each.start for word in words)
     ]
-    for track, text in texts.items():
-        unwritten += ((span.start + track.start, span.end + track.start) for span in text.unwritten)
+    unwritten += ((each.start, each.end) for each in more)
     return tuple(
         Unwritten(float(start), float(end)) for start, end in zip(*merged(unwritten), strict=True)
     )
@@ -435,9 +450,14 @@ def _without(
     dropped: Collection[tuple[int, int]], chunks: Sequence[Chunk], part: Part
 ) -> Iterator[Chunk]:
     """Yield the chunks without the `dropped` words, pairs of a chunk's number and a word's."""
+    stops: dict[int, list[int]] = defaultdict(list)
+    for number, place in sorted(dropped):
+        stops[number].append(place)
     for number, chunk in enumerate(chunks):
-        stops = sorted(place for at, place in dropped if at == number)
-        for start, stop in pairwise([-1, *stops, len(chunk.words)]):
+        if number not in stops:
+            yield chunk
+            continue
+        for start, stop in pairwise([-1, *stops[number], len(chunk.words)]):
             yield from part(chunk, start + 1, stop)
 
 

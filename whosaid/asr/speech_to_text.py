@@ -27,8 +27,7 @@ class RecognitionCapabilities:
     `name` is a Hub id or a path. `languages` are codes; models that are not `multilingual` know
     English alone. `prompts`: `prompt` and `hotwords` are accepted. `drafts`: the source of drafts.
     A recording is cut into windows of at most `window_seconds`. `conditioned`: `start` takes a
-    speaker's mask; `always_conditioned`: the encoder was trained as a whole to follow speakers
-    (DiCoW). `enrols`: it attends to an enrolment of the speaker (SE-DiCoW).
+    speaker's mask. `enrols`: the encoder attends to an enrolment of the speaker (SE-DiCoW).
     """
 
     name: str
@@ -39,7 +38,6 @@ class RecognitionCapabilities:
     prompts: bool
     drafts: Literal["assistant", "medusa"] | None = None
     conditioned: bool = False
-    always_conditioned: bool = False
     enrols: bool = False
 
 

@@ -184,7 +184,6 @@ def _capabilities(models: WhisperModels) -> RecognitionCapabilities:
         prompts=tokens.start_of_previous is not None,
         drafts="assistant" if models.assistant else "medusa" if models.medusa else None,
         conditioned=conditioning is not None,
-        always_conditioned=conditioning is not None and conditioning.always,
         enrols=conditioning is not None and bool(conditioning.blocks),
     )
 

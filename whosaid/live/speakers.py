@@ -28,11 +28,11 @@ from whosaid.diarization.diarizer import Diarization, Span, add_labels
 from whosaid.errors import EndpointError
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.events import Completed, ItemFailed, LiveEvent, SegmentEvent, SpeakersFound, Words
-from whosaid.overlap import Enrol, OverlapDecoder, overlapped_windows
+from whosaid.overlap import LEAST_OVERLAP, Enrol, OverlapDecoder
 from whosaid.payload.parameters import ReferenceClip
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.scheduling.steps import run_steps
-from whosaid.timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE, TOKENS_PER_SECOND
 from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Word
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class SpeakerTracker:
                 activity = joined(self._activity, begin, stop)
                 inside = Diarization(self._turns.within(begin, stop), (), activity=activity)
                 inside = inside.touching(transcript.speech)
-                if overlapped_windows(transcript.chunks, inside, stop):
+                if activity.several.sum() >= LEAST_OVERLAP * TOKENS_PER_SECOND:
                     self.overlapped.append((item, final, inside))
                     continue
             self._completed.append(item)
