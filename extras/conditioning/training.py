@@ -1,5 +1,5 @@
 """Self-distillation: for a mixture, a conditioned encoder learns the frozen model's output for one
-of its voices alone.
+of its voices alone, in the same room.
 
 Two losses are added: the cross entropy of the frozen model's text of that voice, through the frozen
 decoder, and the squared error of the encoder's output. Neither needs a transcript.
@@ -23,6 +23,7 @@ from benchmarks.decoding import decode
 from extras.conditioning.masks import DiarizerMasks
 from extras.conditioning.mixtures import WINDOWS, Piece, mix
 from extras.medusa.hidden_states import save_whole
+from tests.support.speech import Samples
 from whosaid.asr import DecodeOptions, WhisperModels
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.conditioning import PRODUCTS, Conditioning, read_conditioning, shapes
@@ -30,7 +31,7 @@ from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import find_repetition
 from whosaid.asr.engine.request import Request
 from whosaid.asr.engine.result import DecodeResult
-from whosaid.asr.frontend.target_speaker import OVERLAP, TARGET
+from whosaid.asr.frontend.target_speaker import OVERLAP, TARGET, Mask
 from whosaid.asr.model import cpu_kernels
 from whosaid.asr.model.encoder import AudioEncoder, LogMel
 from whosaid.runtime.device import choose_dtype
@@ -43,16 +44,17 @@ TRANSFORM_RATE, UPDATE_RATE, LEAST_RATE, RISE, FALL = 1.5e-3, 7e-4, 0.03, 0.02, 
 SAVE_EVERY = 5 * 60  # seconds
 LONGEST_TEXT, LEAST_LOGPROB = 110, -1.0  # tokens; a text that is less likely teaches nothing
 IGNORED = -100  # F.cross_entropy's
-OTHERS, BASIS = 2, 16  # the mask's column of other voices; pieces whose silence begins the training
+SILENCE, OTHERS = 0, 2  # columns of a mask
+SILENCED = 0.2  # probability that others are silenced where they speak alone
+BASIS = 16  # pieces whose silence begins the training
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A piece with the frozen model's text, and the encoder's output (frames, d_model)."""
+    """A piece with the frozen model's text."""
 
     piece: Piece
     tokens: list[int]
-    output: Tensor
 
 
 class Distillation:
@@ -79,19 +81,15 @@ class Distillation:
     def targets(self, pieces: Sequence[Piece], path: Path) -> list[Target]:
         """Return the pieces with usable texts as targets; `path` keeps the texts."""
         texts: dict[str, list[int]] = json.loads(path.read_text()) if path.is_file() else {}
-        outputs = {
-            each.name: self.encoder.forward(self.log_mel[each.frames]([each.window])).half()
-            for each in pieces
-        }
         requests = [
-            Request(each.name, each.samples, self.prompt, LONGEST_TEXT, outputs[each.name].float())
+            Request(each.name, each.samples, self.prompt, LONGEST_TEXT, self._plain([each.window]))
             for each in pieces
             if each.name not in texts
         ]
         found, _ = decode(DecodeEngine(self.models), requests, DecodeOptions(timestamps=False))
         texts |= {str(name): self._usable(result) for name, result in found.items()}
         path.write_text(json.dumps(texts))
-        targets = (Target(each, texts[each.name], outputs[each.name][0]) for each in pieces)
+        targets = (Target(each, texts[each.name]) for each in pieces)
         return [each for each in targets if each.tokens]
 
     def _usable(self, result: DecodeResult) -> list[int]:
@@ -117,12 +115,16 @@ class Distillation:
     ) -> Tensor:
         """Return the mean cross entropy, and the mean distance of the encoder's outputs, (2,)."""
         mixtures = [mix(each.piece, others, generator) for each in batch]
-        masks = np.stack([self.masks.of(each) for each in mixtures])
-        mask = torch.from_numpy(masks).to(self.device)
+        masks = [self.masks.of(each) for each in mixtures]
+        for each, own in zip(mixtures, masks, strict=True):
+            if generator.random() < SILENCED:
+                silence_others(each.samples, own)
+        mask = torch.from_numpy(np.stack(masks)).to(self.device)
         features = self.log_mel[batch[0].piece.frames]([each.samples for each in mixtures])
         read, wanted = self._texts([each.tokens for each in batch])
         chosen = wanted != IGNORED
         with torch.autocast(self.device.type, torch.bfloat16, self.lower):
+            outputs = self._plain([each.alone for each in mixtures]).float()
             encoded = self.encoder.forward(features, mask)
             hidden = self.network.model.decoder(
                 input_ids=read, encoder_hidden_states=encoded, use_cache=False
@@ -130,11 +132,15 @@ class Distillation:
             scores = self.network.proj_out(hidden[chosen]).float()
         encoded = encoded.float()
         cross_entropy = F.cross_entropy(scores, wanted[chosen])
-        outputs = torch.stack([each.output for each in batch]).to(self.device).float()
         scale = outputs.var(dim=(0, 1)).clamp(min=1e-4)
         distance = ((encoded - outputs).square() / scale).mean(dim=2)
         weight = 0.3 + 0.7 * mask[..., TARGET] + mask[..., OVERLAP]
         return torch.stack((cross_entropy, (distance * weight).sum() / weight.sum()))
+
+    @torch.no_grad()
+    def _plain(self, windows: Sequence[Samples]) -> Tensor:
+        """Return the frozen encoder's output (windows, frames, d_model)."""
+        return self.encoder.forward(self.log_mel[len(windows[0]) // SAMPLES_PER_TOKEN](windows))
 
     def _texts(self, texts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
         """Return the tokens to read and the tokens to choose, (texts, positions) each."""
@@ -152,6 +158,15 @@ class Distillation:
         tensors = {name: each.detach().half().cpu() for name, each in self.parameters.items()}
         metadata = {"rank": str(self.rank), "base_digest": main_digest(self.models)}
         save_file(tensors, path, metadata)
+
+
+def silence_others(samples: Samples, mask: Mask) -> None:
+    """Silence the frames of a window (n,), and of its mask (frames, 4), in which only others
+    speak.
+    """
+    others = mask[:, OTHERS] > 0.5
+    samples.reshape(len(mask), -1)[others] = 0
+    mask[others] = np.eye(mask.shape[1])[SILENCE]
 
 
 def new_parameters(models: WhisperModels, rank: int) -> dict[str, Tensor]:
