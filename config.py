@@ -311,7 +311,7 @@ class InferenceConfig(BaseModel):
     group_by_speaker: bool = True
     """Merge a speaker's consecutive chunks in `speakers`; false keeps one entry per chunk."""
     overlap: Literal["auto", "off"] = "auto"
-    """`auto`: decode windows with overlapping speakers again, once for each speaker."""
+    """`auto`: decode overlapping speech again, once for each speaker."""
     prompt: str | None = Field(default=None, max_length=MAX_PROMPT_CHARACTERS)
     """Give this text to every window as if it had been said before."""
     hotwords: Phrases = Field(default=[], max_length=MAX_HOTWORDS)

@@ -31,7 +31,7 @@ from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import find_repetition
 from whosaid.asr.engine.request import Request
 from whosaid.asr.engine.result import DecodeResult
-from whosaid.asr.frontend.target_speaker import OVERLAP, TARGET, Mask
+from whosaid.asr.frontend.target_speaker import OVERLAP, TARGET
 from whosaid.asr.model import cpu_kernels
 from whosaid.asr.model.encoder import AudioEncoder, LogMel
 from whosaid.runtime.device import choose_dtype
@@ -44,9 +44,7 @@ TRANSFORM_RATE, UPDATE_RATE, LEAST_RATE, RISE, FALL = 1.5e-3, 7e-4, 0.03, 0.02, 
 SAVE_EVERY = 5 * 60  # seconds
 LONGEST_TEXT, LEAST_LOGPROB = 110, -1.0  # tokens; a text that is less likely teaches nothing
 IGNORED = -100  # F.cross_entropy's
-SILENCE, OTHERS = 0, 2  # columns of a mask
-SILENCED = 0.2  # probability that others are silenced where they speak alone
-BASIS = 16  # pieces whose silence begins the training
+OTHERS, BASIS = 2, 16  # the mask's column of other voices; pieces whose silence begins the training
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +113,8 @@ class Distillation:
     ) -> Tensor:
         """Return the mean cross entropy, and the mean distance of the encoder's outputs, (2,)."""
         mixtures = [mix(each.piece, others, generator) for each in batch]
-        masks = [self.masks.of(each) for each in mixtures]
-        for each, own in zip(mixtures, masks, strict=True):
-            if generator.random() < SILENCED:
-                silence_others(each.samples, own)
-        mask = torch.from_numpy(np.stack(masks)).to(self.device)
+        masks = np.stack([self.masks.of(each) for each in mixtures])
+        mask = torch.from_numpy(masks).to(self.device)
         features = self.log_mel[batch[0].piece.frames]([each.samples for each in mixtures])
         read, wanted = self._texts([each.tokens for each in batch])
         chosen = wanted != IGNORED
@@ -158,15 +153,6 @@ class Distillation:
         tensors = {name: each.detach().half().cpu() for name, each in self.parameters.items()}
         metadata = {"rank": str(self.rank), "base_digest": main_digest(self.models)}
         save_file(tensors, path, metadata)
-
-
-def silence_others(samples: Samples, mask: Mask) -> None:
-    """Silence the frames of a window (n,), and of its mask (frames, 4), in which only others
-    speak.
-    """
-    others = mask[:, OTHERS] > 0.5
-    samples.reshape(len(mask), -1)[others] = 0
-    mask[others] = np.eye(mask.shape[1])[SILENCE]
 
 
 def new_parameters(models: WhisperModels, rank: int) -> dict[str, Tensor]:

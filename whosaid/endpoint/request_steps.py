@@ -104,7 +104,7 @@ class RequestSteps:
         self._turns = await finding
 
     async def decode_overlaps(self) -> None:
-        """Decode windows in which speakers talk at once again, for each speaker, if the request
+        """Decode passages in which speakers talk at once again, for each speaker, if the request
         wants it, but not those of a client's text, which is one sequence of words.
         """
         options = self._request.options

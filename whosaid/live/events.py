@@ -126,7 +126,7 @@ class Completed(LiveEvent):
     """The item's final text, which may differ from its deltas.
 
     The times of `transcript` are seconds of the session. `seconds` is the item's duration. `final`
-    is the pass that decoded it, for windows in which speakers talk at once.
+    is the pass that decoded it, for passages in which speakers talk at once.
     """
 
     kind: ClassVar[str] = f"{TRANSCRIPTION}.completed"

@@ -3,8 +3,8 @@
 Text never waits for speakers. With a streaming diarizer, a word that is final before its time has
 been diarized is sent without a speaker, and a segment with the speaker follows. With any other
 diarizer, the session's audio is kept and diarized at its end. In both cases the words of every
-completed text get speakers like the words of a file, and windows in which speakers talk at once are
-decoded again before that (`whosaid.overlap`).
+completed text get speakers like the words of a file, and passages in which speakers talk at once
+are decoded again before that (`whosaid.overlap`).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class LiveSpeakers:
     async def _decode_overlaps(
         self, samples: NDArray[np.float32] | None = None, enrol: Enrol | None = None
     ) -> None:
-        """Decode the windows of items in which speakers talk at once; `samples` and enrolments are
+        """Decode the passages of items in which speakers talk at once; `samples` and enrolments are
         the session's, once it is over. An item that fails keeps its text.
         """
         while self._tracker.overlapped:

@@ -20,7 +20,7 @@ from extras.conditioning.mixtures import (
     cut_at_speeds,
     mix,
 )
-from extras.conditioning.training import new_parameters, rate_factor, silence_others
+from extras.conditioning.training import new_parameters, rate_factor
 from tests.helpers.oracle import TINY, models_of
 from tests.support.audio_files import wav_file
 from tests.support.tiny_whispers import hears_sound, noise
@@ -98,14 +98,6 @@ def test_a_target_alone_sounds_as_in_the_mixture(monkeypatch):
     rest = found.active[1].repeat(SAMPLES_PER_TOKEN)
     alone, both = (each[rest].std() for each in (found.alone, found.samples))
     assert alone < 0.5 * both
-
-
-def test_others_are_silenced_where_they_speak_alone():
-    samples, mask = noise(0.08), np.eye(4, dtype=np.float32)
-    silence_others(samples, mask)
-    assert np.array_equal(mask.argmax(axis=1), [0, 1, 0, 3])
-    heard = samples.reshape(4, -1).any(axis=1)
-    assert np.array_equal(heard, [True, True, False, True])
 
 
 @pytest.mark.parametrize("seconds", [6, 15])
