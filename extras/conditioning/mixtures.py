@@ -1,7 +1,7 @@
 """Training windows: single voices, mixed anew for every step, and who speaks when."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,11 @@ PAUSES, LONGEST_PAUSE, LEAST_TURN = 2, 400, 75
 LEAST_SPEECH = 50  # frames of a piece
 LOUDNESS = (0.015, 0.15)  # root mean square of a voice while it speaks
 SPEEDS = ((1, 1), (9, 8), (8, 9))  # at which each voice is played, so that it sounds like others
-KINDS = {"alone": 0.06, "apart": 0.14, "two": 0.45, "three": 0.15, "many": 0.2}  # probabilities
-# In a conversation ("many"): most other voices, the times that each speaks, and frames of a turn.
-VOICES, TURNS, TURN = 3, 5, (20, 245)
+KINDS = {"alone": 0.08, "apart": 0.17, "two": 0.55, "three": 0.2}  # probabilities
 LEAST_OVERLAP = 12  # frames
 WITHIN = 0.35  # probability that the shorter of two voices that overlap lies in the longer
-GAIN_DB = 7.0  # level of other voices
-ROOM, COLOUR, NOISE = 0.45, 0.3, 0.45  # probabilities of reverberation, a microphone's, and noise
-BANDS = (0, 150, 400, 1000, 2500, 5000, 8000)  # Hz, that a microphone hears unevenly
-COLOUR_DB = 4.0
+GAIN_DB = 5.0  # level of other voices
+ROOM, NOISE = 0.3, 0.3  # probabilities of reverberation and noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +54,12 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A window's samples, the frames (voices, frames) in which its voices speak, the target's
-    first, and the samples of the target `alone`, in the same room.
+    """A window's samples, and the frames (voices, frames) in which its voices speak, the target's
+    first.
     """
 
     samples: Samples
     active: Frames
-    alone: Samples
 
 
 def cut_at_speeds(
@@ -130,36 +125,23 @@ def mix(
     """Mix a target with voices of other speakers, in a random one of KINDS or in `kind`."""
     kind = kind or str(generator.choice(list(KINDS), p=list(KINDS.values())))
     reverberation = generator.uniform(0.15, 0.6) if generator.random() < ROOM else 0.0
-    samples, alone = np.zeros((2, target.frames * SAMPLES_PER_TOKEN), np.float32)
+    samples = np.zeros(target.frames * SAMPLES_PER_TOKEN, np.float32)
     first, stop = target.start, target.start + len(target.active)
     active: list[Frames] = []
 
-    def add(piece: Piece, start: int, gain: float, again: bool = False) -> None:
+    def add(piece: Piece, start: int, gain: float) -> None:
         heard = piece.samples * np.float32(gain)
         if reverberation:
             heard = reverberate(heard, reverberation, generator)
         _add(samples, heard, start * SAMPLES_PER_TOKEN)
-        if not again:
-            active.append(np.zeros(target.frames, bool))
+        active.append(np.zeros(target.frames, bool))
         _add(active[-1], piece.active, start)
 
     add(target, first, 1.0)
-    alone += samples
-    speakers = {target.speaker}
-    numbers = {"alone": 0, "three": 2, "many": int(generator.integers(1, VOICES + 1))}
-    for _ in range(numbers.get(kind, 1)):
-        left = [each for each in others if each.speaker not in speakers]
-        if not left:
-            break
-        other = left[int(generator.integers(len(left)))]
-        speakers.add(other.speaker)
-        gain = 10 ** (generator.uniform(-GAIN_DB, GAIN_DB) / 20)
-        if kind == "many":
-            for number in range(int(generator.integers(1, TURNS + 1))):
-                turn = _turn(other, generator)
-                middle = int(generator.integers(target.frames))
-                add(turn, middle - len(turn.active) // 2, gain, number > 0)
-            continue
+    for _ in range({"alone": 0, "three": 2}.get(kind, 1)):
+        other = target
+        while other.speaker == target.speaker:
+            other = others[int(generator.integers(len(others)))]
         length = len(other.active)
         if kind == "apart":
             start = first - length if first > target.frames - stop else stop
@@ -170,36 +152,16 @@ def mix(
         else:
             earliest, latest = first - length + LEAST_OVERLAP, stop - LEAST_OVERLAP
             start = int(generator.integers(earliest, latest))
-        add(other, start, gain)
-    both = np.stack([samples, alone])
-    if generator.random() < COLOUR:
-        both = _coloured(both, generator)
+        add(other, start, 10 ** (generator.uniform(-GAIN_DB, GAIN_DB) / 20))
     if generator.random() < NOISE:
-        both += _noise(both[0], generator)
-    return Mixture(both[0], np.stack(active), both[1])
+        samples += _noise(samples, generator)
+    return Mixture(samples, np.stack(active))
 
 
 def _add(whole: NDArray[Any], part: NDArray[Any], start: int) -> None:
     """Add a part that may begin before the whole and end after it."""
     first, last = max(start, 0), min(start + len(part), len(whole))
     whole[first:last] += part[first - start : last - start]
-
-
-def _turn(piece: Piece, generator: np.random.Generator) -> Piece:
-    """Return a part of a piece, from a word to some sentences."""
-    frames = min(int(np.exp(generator.uniform(*np.log(TURN)))), len(piece.active))
-    first = int(generator.integers(len(piece.active) - frames + 1))
-    samples = piece.samples.reshape(-1, SAMPLES_PER_TOKEN)[first : first + frames].ravel()
-    active = piece.active[first : first + frames]
-    return replace(piece, samples=samples, active=active)
-
-
-def _coloured(samples: Samples, generator: np.random.Generator) -> Samples:
-    """Return rows of samples (rows, n) as one microphone hears them."""
-    spectra = np.fft.rfft(samples)
-    gains = generator.normal(0, COLOUR_DB, len(BANDS))
-    gains = np.interp(np.linspace(0, BANDS[-1], spectra.shape[1]), BANDS, gains)
-    return np.fft.irfft(spectra * 10 ** (gains / 20), samples.shape[1]).astype(np.float32)
 
 
 def _noise(samples: Samples, generator: np.random.Generator) -> Samples:

@@ -1,5 +1,5 @@
 """Self-distillation: for a mixture, a conditioned encoder learns the frozen model's output for one
-of its voices alone, in the same room.
+of its voices alone.
 
 Two losses are added: the cross entropy of the frozen model's text of that voice, through the frozen
 decoder, and the squared error of the encoder's output. Neither needs a transcript.
@@ -23,7 +23,6 @@ from benchmarks.decoding import decode
 from extras.conditioning.masks import DiarizerMasks
 from extras.conditioning.mixtures import WINDOWS, Piece, mix
 from extras.medusa.hidden_states import save_whole
-from tests.support.speech import Samples
 from whosaid.asr import DecodeOptions, WhisperModels
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.conditioning import PRODUCTS, Conditioning, read_conditioning, shapes
@@ -49,10 +48,11 @@ OTHERS, BASIS = 2, 16  # the mask's column of other voices; pieces whose silence
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A piece with the frozen model's text."""
+    """A piece with the frozen model's text, and the encoder's output (frames, d_model)."""
 
     piece: Piece
     tokens: list[int]
+    output: Tensor
 
 
 class Distillation:
@@ -79,15 +79,19 @@ class Distillation:
     def targets(self, pieces: Sequence[Piece], path: Path) -> list[Target]:
         """Return the pieces with usable texts as targets; `path` keeps the texts."""
         texts: dict[str, list[int]] = json.loads(path.read_text()) if path.is_file() else {}
+        outputs = {
+            each.name: self.encoder.forward(self.log_mel[each.frames]([each.window])).half()
+            for each in pieces
+        }
         requests = [
-            Request(each.name, each.samples, self.prompt, LONGEST_TEXT, self._plain([each.window]))
+            Request(each.name, each.samples, self.prompt, LONGEST_TEXT, outputs[each.name].float())
             for each in pieces
             if each.name not in texts
         ]
         found, _ = decode(DecodeEngine(self.models), requests, DecodeOptions(timestamps=False))
         texts |= {str(name): self._usable(result) for name, result in found.items()}
         path.write_text(json.dumps(texts))
-        targets = (Target(each, texts[each.name]) for each in pieces)
+        targets = (Target(each, texts[each.name], outputs[each.name][0]) for each in pieces)
         return [each for each in targets if each.tokens]
 
     def _usable(self, result: DecodeResult) -> list[int]:
@@ -119,7 +123,6 @@ class Distillation:
         read, wanted = self._texts([each.tokens for each in batch])
         chosen = wanted != IGNORED
         with torch.autocast(self.device.type, torch.bfloat16, self.lower):
-            outputs = self._plain([each.alone for each in mixtures]).float()
             encoded = self.encoder.forward(features, mask)
             hidden = self.network.model.decoder(
                 input_ids=read, encoder_hidden_states=encoded, use_cache=False
@@ -127,15 +130,11 @@ class Distillation:
             scores = self.network.proj_out(hidden[chosen]).float()
         encoded = encoded.float()
         cross_entropy = F.cross_entropy(scores, wanted[chosen])
+        outputs = torch.stack([each.output for each in batch]).to(self.device).float()
         scale = outputs.var(dim=(0, 1)).clamp(min=1e-4)
         distance = ((encoded - outputs).square() / scale).mean(dim=2)
         weight = 0.3 + 0.7 * mask[..., TARGET] + mask[..., OVERLAP]
         return torch.stack((cross_entropy, (distance * weight).sum() / weight.sum()))
-
-    @torch.no_grad()
-    def _plain(self, windows: Sequence[Samples]) -> Tensor:
-        """Return the frozen encoder's output (windows, frames, d_model)."""
-        return self.encoder.forward(self.log_mel[len(windows[0]) // SAMPLES_PER_TOKEN](windows))
 
     def _texts(self, texts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
         """Return the tokens to read and the tokens to choose, (texts, positions) each."""
