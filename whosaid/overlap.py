@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from whosaid.asr.frontend.target_speaker import Enrolment
     from whosaid.diarization.diarizer import Diarization
 
-# Probability of several speakers from which on a frame is in a part; seconds around such frames,
-# and around a part. Chosen, like REPEATED, on mixtures of other voices than those of
+# Probability of several speakers from which on a frame overlaps; a part's margin, seconds and a
+# share of the overlap, because the longer it is, the further off its text goes wrong; and seconds
+# of a passage around a part. Chosen, like REPEATED, on mixtures of other voices than those of
 # docs/benchmarks/overlap.md.
-LIKELY, EDGE, CONTEXT = 0.35, 0.5, 1.5
+LIKELY, EDGE, SHARE, CONTEXT = 0.35, 0.5, 0.25, 1.5
 # Seconds of overlap in a part or window, by the diarizer's probabilities.
 LEAST_OVERLAP = 0.5
 # Share of a window's speech from which on silencing others leaves too little of a speaker.
@@ -222,26 +223,33 @@ def overlapped_passages(activity: SpeakerActivity, stop: float, longest: float) 
     """Return the passages of a recording until second `stop`, of at most `longest` seconds."""
     likely = runs(activity.several > LIKELY) / TOKENS_PER_SECOND + activity.start
     whole = activity.start, stop
-    parts = [
-        part
-        for part in _widened(likely.tolist(), EDGE, whole)
-        if activity.within(*part).several.sum() >= LEAST_OVERLAP * TOKENS_PER_SECOND
+    overlaps = [
+        each
+        for each in _widened(likely.tolist(), whole, EDGE)
+        if activity.within(*each).several.sum() >= LEAST_OVERLAP * TOKENS_PER_SECOND
     ]
+    parts = _widened(overlaps, whole, share=SHARE)
     return {
         (first, last): [
             (max(start, first), min(end, last))
             for start, end in parts
             if start < last and end > first
         ]
-        for passage in _widened(parts, CONTEXT, whole)
+        for passage in _widened(parts, whole, CONTEXT)
         for first, last in pairwise(_cuts(*passage, longest, activity))
     }
 
 
-def _widened(spans: Sequence[Span], seconds: float, whole: Span) -> list[Span]:
-    """Return the spans with `seconds` before and after them, within a whole one, joined."""
-    first, last = whole
-    wider = [(max(first, start - seconds), min(last, end + seconds)) for start, end in spans]
+def _widened(
+    spans: Sequence[Span], whole: Span, seconds: float = 0.0, share: float = 0.0
+) -> list[Span]:
+    """Return the spans with `seconds` and a `share` of their length before and after them, within
+    the `whole`, joined.
+    """
+    wider = []
+    for start, end in spans:
+        margin = seconds + share * (end - start)
+        wider.append((max(whole[0], start - margin), min(whole[1], end + margin)))
     starts, ends = merged(wider)
     return [*zip(starts.tolist(), ends.tolist(), strict=True)]
 
@@ -349,7 +357,7 @@ def replaced(
     for track, text in texts.items():
         if not doubtful(text):
             spoken[track.window].append(track)
-    new, unwritten, written = list[Chunk](), list[Unwritten](), list[Span]()
+    new, unwritten = list[Chunk](), list[Unwritten]()
     dropped: set[tuple[int, int]] = set()
     for window, tracks in spoken.items():
         parts = passages[window]
@@ -363,7 +371,6 @@ def replaced(
         if not _overlap(own):
             continue
         new += own
-        written += parts
         for track in tracks:
             for each in texts[track].unwritten:
                 later = Unwritten(each.start + track.start, each.end + track.start)
