@@ -208,7 +208,7 @@ def test_the_tracks_replace_the_parts_of_their_passages_and_nothing_else():
     a = chunk("so i say yes indeed well", 0.0, 0.0)
     b = chunk("yes please yes", 3.25, 0.0)
     likely = [Word(word.text, word.start, word.end, probability=0.9) for word in b.words]
-    b = Chunk(b.text, b.start, b.end, words=tuple(likely))
+    b = replace(b, words=tuple(likely))
     left_out = (Unwritten(3, 5),), (Unwritten(4, 6),)  # seconds of the tracks
     tracks_of = zip(tracks, (a, b), left_out, strict=True)
     texts = {track: Transcript((each,), "en", unwritten=spans) for track, each, spans in tracks_of}
@@ -364,8 +364,11 @@ def test_words_that_do_not_overlap_prove_nothing():
     at_once = {**apart, tracks[1]: Transcript((b,), "en")}
     found = overlap.replaced(plain, at_once, whole, part)
     assert [each.voice for each in found.chunks] == ["A", "B"]
-    unlikely = Transcript((replace(b, avg_logprob=-0.9),), "en")
-    assert overlap.replaced(plain, {**apart, tracks[1]: unlikely}, whole, part) is plain
+    end = chunk("end", 3.0, 0.0, avg_logprob=-0.9)  # of an unlikely window
+    at_once[tracks[1]] = Transcript((b, end), "en")
+    assert overlap.replaced(plain, at_once, whole, part) == found
+    at_once[tracks[1]] = Transcript((replace(b, compression_ratio=2.5), end), "en")
+    assert overlap.replaced(plain, at_once, whole, part) is plain
 
 
 class StreamedTurns(GivenTurns):

@@ -50,7 +50,7 @@ LIKELY, EDGE, SHARE, CONTEXT = 0.35, 0.5, 0.25, 1.5
 LEAST_OVERLAP = 0.5
 # Share of a window's speech from which on silencing others leaves too little of a speaker.
 MUCH = 0.2
-# A doubtful text is less likely, or compresses better (openai/whisper's threshold).
+# The text of a doubtful window is less likely, or compresses better (openai/whisper's threshold).
 LEAST_LOGPROB, MOST_COMPRESSION = -0.8, 2.4
 REPEATED = 6  # words in a row that a looping text repeats
 SAME_MOMENT = 0.3  # most seconds between the middles of one word in two tracks
@@ -319,12 +319,9 @@ def find_enrolment(
     return Track(speaker, start, stop, inside)
 
 
-def doubtful(found: Transcript) -> bool:
-    """Return whether a text is empty, is unlikely or repeats itself."""
-    return not found.chunks or any(
-        chunk.avg_logprob < LEAST_LOGPROB or chunk.compression_ratio > MOST_COMPRESSION
-        for chunk in found.chunks
-    )
+def doubtful(chunk: Chunk) -> bool:
+    """Return whether the text of a chunk's window is unlikely or repeats itself."""
+    return chunk.avg_logprob < LEAST_LOGPROB or chunk.compression_ratio > MOST_COMPRESSION
 
 
 def without_loops(found: Transcript, part: Part) -> Iterator[Chunk]:
@@ -346,7 +343,7 @@ def replaced(
     transcript: Transcript, texts: Mapping[Track, Transcript], passages: Passages, part: Part
 ) -> Transcript:
     """Return the transcript with the `texts` of tracks in the parts of their passages, where words
-    of two voices prove that they overlap. Doubtful texts are left out.
+    of two voices prove that they overlap. Texts of doubtful windows are left out.
     """
     placed = sorted(
         ((word.start + word.end) / 2, number, place)
@@ -354,9 +351,8 @@ def replaced(
         for place, word in enumerate(chunk.words)
     )
     spoken: dict[Span, list[Track]] = defaultdict(list)
-    for track, text in texts.items():
-        if not doubtful(text):
-            spoken[track.window].append(track)
+    for track in texts:
+        spoken[track.window].append(track)
     new, unwritten = list[Chunk](), list[Unwritten]()
     dropped: set[tuple[int, int]] = set()
     for window, tracks in spoken.items():
@@ -365,7 +361,7 @@ def replaced(
             replace(chunk.later(track.start), voice=track.speaker)
             for track in tracks
             for chunk in without_loops(texts[track], part)
-            if chunk.words
+            if chunk.words and not doubtful(chunk)
         ]
         own = [*_within(parts, [*_without_echoes(own, part)], part)]
         if not _overlap(own):
