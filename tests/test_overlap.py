@@ -223,6 +223,19 @@ def test_the_tracks_replace_the_parts_of_their_passages_and_nothing_else():
     assert told == " i/A say/A yes/B please/B indeed/A"
 
 
+@given(st.integers(0, 40), st.integers(-9, 9))
+def test_a_word_at_an_edge_is_written_once(place, later):
+    """A transcript and a track may time the same word on two sides of a part's edge."""
+    start, again = 10 + place / 10, max(0, place + later) / 10
+    plain = Transcript((chunk("edge", start, 10), chunk("after", 20, 20)), "en")
+    tracks = overlap.find_tracks([(10, 15)], [SpeakerTurn("A", 10, 15), SpeakerTurn("B", 11, 13)])
+    own = chunk("one", 2, 0), chunk("edge", again, 0)
+    heard = own, (chunk("two", 2, 0),)
+    texts = {track: Transcript(chunks, "en") for track, chunks in zip(tracks, heard, strict=True)}
+    whole = overlap.replaced(plain, texts, {(10, 15): [(11, 14)]}, part)
+    assert sorted(each.text for each in whole.chunks) == [" after", " edge", " one", " two"]
+
+
 several_of = st.lists(
     st.tuples(st.integers(1, 90), st.sampled_from([0.0, 0.3, 0.4, 1.0])), min_size=1
 )

@@ -54,6 +54,7 @@ MUCH = 0.2
 LEAST_LOGPROB, MOST_COMPRESSION = -0.8, 2.4
 REPEATED = 6  # words in a row that a looping text repeats
 SAME_MOMENT = 0.3  # most seconds between the middles of one word in two tracks
+SAME_WORD = 1.0  # and of one word in the transcript and a track
 ROWS_AT_ONCE = 48  # of up to 30 s, 2 MB each
 ROUNDING = 1e-6  # seconds
 STARTS_PER_SECOND = 10  # of spans that may be a speaker's enrolment, as for SE-DiCoW
@@ -363,7 +364,8 @@ def replaced(
             for chunk in without_loops(texts[track], part)
             if chunk.words and not doubtful(chunk)
         ]
-        own = [*_within(parts, [*_without_echoes(own, part)], part)]
+        heard = [*_without_echoes(own, part)]
+        own = [*_within(parts, heard, part)]
         if not _overlap(own):
             continue
         new += own
@@ -371,11 +373,11 @@ def replaced(
             for each in texts[track].unwritten:
                 later = Unwritten(each.start + track.start, each.end + track.start)
                 unwritten += [later] if _lies_in(later, parts) else []
-        words = [word for chunk in own for word in chunk.words]
+        words = [word for chunk in heard for word in chunk.words]
         first, last = (bisect(placed, (each, 0, 0)) for each in window)
         for _, number, place in placed[first:last]:
             word = transcript.chunks[number].words[place]
-            if _lies_in(word, parts) or any(_is_echo(word, other) for other in words):
+            if _lies_in(_nearest(word, words), parts):
                 dropped.add((number, place))
     if not new:
         return transcript
@@ -464,9 +466,18 @@ def _without(
             yield from part(chunk, start + 1, stop)
 
 
-def _is_echo(word: Word, other: Word) -> bool:
-    apart = abs(word.start + word.end - other.start - other.end) / 2
-    return apart <= SAME_MOMENT and _letters(word.text) == _letters(other.text)
+def _nearest(word: Word, others: Sequence[Word]) -> Word:
+    """Return the nearest other that is the same word, heard again; the word itself if none is."""
+    same = [each for each in others if _is_echo(word, each, SAME_WORD)]
+    return min(same, key=lambda each: _apart(word, each), default=word)
+
+
+def _is_echo(word: Word, other: Word, seconds: float = SAME_MOMENT) -> bool:
+    return _apart(word, other) <= seconds and _letters(word.text) == _letters(other.text)
+
+
+def _apart(word: Word, other: Word) -> float:
+    return abs(word.start + word.end - other.start - other.end) / 2
 
 
 def _letters(text: str) -> str:
