@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
@@ -19,6 +20,8 @@ from tests.test_live_speakers import between
 from tests.test_session_speakers import SETTINGS, Told, say, session
 from whosaid import overlap
 from whosaid.asr import EngineJob
+from whosaid.asr.checkpoint.conditioning import CLASSES, Conditioning
+from whosaid.asr.model.conditioning import ConditioningLayers
 from whosaid.asr.recogniser import ignore
 from whosaid.diarization.activity import SpeakerActivity
 from whosaid.diarization.diarizer import Diarization
@@ -282,6 +285,17 @@ def scene():
     return compose(placed, start + 0.5, 1e-3, generator)
 
 
+def deaf_to_others(encoder):
+    """The conditioning of an encoder whose frames of others alone are zero before each layer."""
+    layers, width = len(encoder.layers), encoder.positions.shape[-1]
+    heard = torch.ones(CLASSES, width)
+    heard[2] = 0
+    places = range(layers + 1)
+    weights = {f"fddt.{place}.weight": heard for place in places}
+    weights |= {f"fddt.{place}.bias": torch.zeros(CLASSES, width) for place in places}
+    return ConditioningLayers(Conditioning(weights), layers, 1, torch.float32)
+
+
 @pytest.fixture
 def enrolments():
     """The enrolments of the tracks that follow a speaker."""
@@ -302,7 +316,9 @@ def ask(demo_handler, demo_endpoint, monkeypatch, scene, wav, enrolments):
     async def counted(samples, options, mask=None, enrolment=None, **prior):
         started.append(options.language if mask is None else "conditioned")
         enrolments.extend([] if mask is None else [enrolment])
-        return await start(samples, options, **prior)
+        if transcriber.engine.context.encoder.main.conditioning is None:
+            mask = None
+        return await start(samples, options, mask, **prior)
 
     monkeypatch.setattr(transcriber, "start", counted)
 
@@ -364,6 +380,18 @@ def test_a_conditioned_encoder_follows_each_speaker(ask, scene, demo_endpoint, m
     followed, started = ask(scene.turns)
     assert started == [None, "conditioned", "conditioned"]
     assert followed == off  # these models follow nobody, and two equal texts are one voice's
+
+
+def test_a_conditioned_encoder_writes_two_texts(ask, scene, demo_endpoint, monkeypatch):
+    """Weights that are zero where others alone speak let each row hear its own speaker."""
+    encoder = demo_endpoint.transcriber.engine.context.encoder.main
+    monkeypatch.setattr(encoder, "conditioning", deaf_to_others(encoder))
+    with_capabilities(demo_endpoint, monkeypatch, conditioned=True)
+    off, _ = ask(scene.turns, overlap="off")
+    answer, started = ask(scene.turns)
+    assert started == [None, "conditioned", "conditioned"]
+    errors, errors_off = wrong(answer, scene), wrong(off, scene)
+    assert all(errors[name] < errors_off[name] for name in errors)
 
 
 def test_words_that_do_not_overlap_prove_nothing():

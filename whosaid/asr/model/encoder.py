@@ -249,10 +249,9 @@ class Encoder:
         """Return how many frames to encode of a window with `seconds` of speech; None for all.
 
         For windows whose latency matters more than their last word, and for windows that follow a
-        target with weights that were trained so. On a CPU the time of a pass
-        grows with its frames, silent or not. A part divides the whole, so that its output can be
-        repeated: attention does not change if all keys occur equally often. Compare whisper.cpp's
-        `audio_ctx`.
+        target with weights that were trained so. On a CPU the time of a pass grows with its frames,
+        silent or not. A part divides the whole, so that its output can be repeated: attention does
+        not change if all keys occur equally often. Compare whisper.cpp's `audio_ctx`.
         """
         whole = len(self.main.positions)
         if self.device.type != "cpu":
