@@ -94,7 +94,8 @@ def _train(options: Namespace) -> None:
     minutes, initial = options.minutes, options.initial
     for mixtures, losses in train(distillation, targets, pieces, minutes, state, initial):
         distillation.save(options.out / FILE)
-        print("{:,} mixtures: cross entropy {:.3f}, distance {:.3f}".format(mixtures, *losses))
+        told = "{:,} mixtures: cross entropy {:.3f}, distance {:.3f}, contrast {:.3f}"
+        print(told.format(mixtures, *losses))
     card = CARD.format(
         model=options.model,
         file=FILE,
