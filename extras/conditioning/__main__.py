@@ -94,8 +94,7 @@ def _train(options: Namespace) -> None:
     minutes, initial = options.minutes, options.initial
     for mixtures, losses in train(distillation, targets, pieces, minutes, state, initial):
         distillation.save(options.out / FILE)
-        told = "{:,} mixtures: cross entropy {:.3f}, distance {:.3f}, contrast {:.3f}"
-        print(told.format(mixtures, *losses))
+        print("{:,} mixtures: cross entropy {:.3f}, distance {:.3f}".format(mixtures, *losses))
     card = CARD.format(
         model=options.model,
         file=FILE,

@@ -25,9 +25,7 @@ LEAST_SPEECH = 50  # frames of a piece
 LOUDNESS = (0.015, 0.15)  # root mean square of a voice while it speaks
 SPEEDS = ((1, 1), (9, 8), (8, 9))  # at which each voice is played, so that it sounds like others
 KINDS = {"alone": 0.08, "apart": 0.17, "two": 0.55, "three": 0.2}  # probabilities
-THIRD = 0.2  # probability of another voice beside two targets
 LEAST_OVERLAP = 12  # frames
-LEAST_SHARED = 50  # frames of two targets
 WITHIN = 0.35  # probability that the shorter of two voices that overlap lies in the longer
 GAIN_DB = 5.0  # level of other voices
 ROOM, NOISE = 0.3, 0.3  # probabilities of reverberation and noise
@@ -53,12 +51,6 @@ class Piece:
         _add(window, self.samples, self.start * SAMPLES_PER_TOKEN)
         return window
 
-    def overlaps(self, other: "Piece") -> bool:
-        """Return whether both can be targets of one mixture, where each keeps its place."""
-        stop = min(each.start + len(each.active) for each in (self, other))
-        shared = stop - max(self.start, other.start)
-        return self.speaker != other.speaker and shared >= LEAST_SHARED
-
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
@@ -68,11 +60,6 @@ class Mixture:
 
     samples: Samples
     active: Frames
-
-    def following(self, voice: int) -> "Mixture":
-        """Return the mixture with another voice as its target."""
-        order = [voice, *(each for each in range(len(self.active)) if each != voice)]
-        return Mixture(self.samples, self.active[order])
 
 
 def cut_at_speeds(
@@ -133,17 +120,9 @@ def _pauses(
 
 
 def mix(
-    target: Piece,
-    others: Sequence[Piece],
-    generator: np.random.Generator,
-    kind: str = "",
-    beside: Piece | None = None,
+    target: Piece, others: Sequence[Piece], generator: np.random.Generator, kind: str = ""
 ) -> Mixture:
-    """Mix a target with voices of other speakers, in a random one of KINDS or in `kind`; or with
-    another target `beside` it, the second voice, and at times a third.
-    """
-    if beside is not None:
-        kind = "two" if generator.random() < THIRD else "alone"
+    """Mix a target with voices of other speakers, in a random one of KINDS or in `kind`."""
     kind = kind or str(generator.choice(list(KINDS), p=list(KINDS.values())))
     reverberation = generator.uniform(0.15, 0.6) if generator.random() < ROOM else 0.0
     samples = np.zeros(target.frames * SAMPLES_PER_TOKEN, np.float32)
@@ -158,12 +137,7 @@ def mix(
         active.append(np.zeros(target.frames, bool))
         _add(active[-1], piece.active, start)
 
-    def level() -> float:
-        return float(10 ** (generator.uniform(-GAIN_DB, GAIN_DB) / 20))
-
     add(target, first, 1.0)
-    if beside is not None:
-        add(beside, beside.start, level())
     for _ in range({"alone": 0, "three": 2}.get(kind, 1)):
         other = target
         while other.speaker == target.speaker:
@@ -178,7 +152,7 @@ def mix(
         else:
             earliest, latest = first - length + LEAST_OVERLAP, stop - LEAST_OVERLAP
             start = int(generator.integers(earliest, latest))
-        add(other, start, level())
+        add(other, start, 10 ** (generator.uniform(-GAIN_DB, GAIN_DB) / 20))
     if generator.random() < NOISE:
         samples += _noise(samples, generator)
     return Mixture(samples, np.stack(active))

@@ -2,8 +2,7 @@
 of its voices alone.
 
 Two losses are added: the cross entropy of the frozen model's text of that voice, through the frozen
-decoder, and the squared error of the encoder's output. In mixtures of two targets a third keeps
-either's text unlikely where the encoder follows the other. None needs a transcript.
+decoder, and the squared error of the encoder's output. Neither needs a transcript.
 """
 
 import json
@@ -22,7 +21,7 @@ from transformers import WhisperForConditionalGeneration
 
 from benchmarks.decoding import decode
 from extras.conditioning.masks import DiarizerMasks
-from extras.conditioning.mixtures import WINDOWS, Mixture, Piece, mix
+from extras.conditioning.mixtures import WINDOWS, Piece, mix
 from extras.medusa.hidden_states import save_whole
 from whosaid.asr import DecodeOptions, WhisperModels
 from whosaid.asr.checkpoint.assistants import main_digest
@@ -44,9 +43,6 @@ TRANSFORM_RATE, UPDATE_RATE, LEAST_RATE, RISE, FALL = 1.5e-3, 7e-4, 0.03, 0.02, 
 SAVE_EVERY = 5 * 60  # seconds
 LONGEST_TEXT, LEAST_LOGPROB = 110, -1.0  # tokens; a text that is less likely teaches nothing
 IGNORED = -100  # F.cross_entropy's
-# The probability that two targets speak in one mixture, and how many are tried as the second. There
-# the other's text should be less likely by MARGIN nats a token; CONTRAST weighs what it lacks.
-PAIRED, TRIES, MARGIN, CONTRAST = 0.6, 20, 2.0, 0.5
 OTHERS, BASIS = 2, 16  # the mask's column of other voices; pieces whose silence begins the training
 
 
@@ -117,42 +113,28 @@ class Distillation:
         self.parameters["fddt.0.bias"][OTHERS] = torch.cat(frames).mean(dim=0)
 
     def losses(
-        self, targets: Sequence[Target], mixtures: Sequence[Mixture], paired: bool
+        self, batch: Sequence[Target], others: Sequence[Piece], generator: np.random.Generator
     ) -> Tensor:
-        """Return the mean cross entropy of the targets' texts, the mean distance of the encoder's
-        outputs, and, if targets are `paired`, what the other's text of a pair is too likely, (3,).
-        """
+        """Return the mean cross entropy, and the mean distance of the encoder's outputs, (2,)."""
+        mixtures = [mix(each.piece, others, generator) for each in batch]
         masks = np.stack([self.masks.of(each) for each in mixtures])
         mask = torch.from_numpy(masks).to(self.device)
-        features = self.log_mel[targets[0].piece.frames]([each.samples for each in mixtures])
+        features = self.log_mel[batch[0].piece.frames]([each.samples for each in mixtures])
+        read, wanted = self._texts([each.tokens for each in batch])
+        chosen = wanted != IGNORED
         with torch.autocast(self.device.type, torch.bfloat16, self.lower):
             encoded = self.encoder.forward(features, mask)
-        texts = [each.tokens for each in targets]
-        cross_entropy, own = self._cross_entropies(encoded, texts)
-        contrast = torch.zeros_like(cross_entropy)
-        if paired:
-            others = [texts[number ^ 1] for number in range(len(texts))]
-            lead = self._cross_entropies(encoded, others)[1] - own
-            contrast = CONTRAST * F.relu(MARGIN - lead).mean()
-        outputs = torch.stack([each.output for each in targets]).to(self.device).float()
-        scale = outputs.var(dim=(0, 1)).clamp(min=1e-4)
-        distance = ((encoded.float() - outputs).square() / scale).mean(dim=2)
-        weight = 0.3 + 0.7 * mask[..., TARGET] + mask[..., OVERLAP]
-        return torch.stack((cross_entropy, (distance * weight).sum() / weight.sum(), contrast))
-
-    def _cross_entropies(
-        self, encoded: Tensor, texts: Sequence[list[int]]
-    ) -> tuple[Tensor, Tensor]:
-        """Return the mean cross entropy of all tokens, and those of the texts, (texts,)."""
-        read, wanted = self._texts(texts)
-        with torch.autocast(self.device.type, torch.bfloat16, self.lower):
             hidden = self.network.model.decoder(
                 input_ids=read, encoder_hidden_states=encoded, use_cache=False
             ).last_hidden_state
-            scores = self.network.proj_out(hidden).float()
-        found = F.cross_entropy(scores.transpose(1, 2), wanted, reduction="none")
-        tokens = (wanted != IGNORED).sum(dim=1)
-        return found.sum() / tokens.sum(), found.sum(dim=1) / tokens
+            scores = self.network.proj_out(hidden[chosen]).float()
+        encoded = encoded.float()
+        cross_entropy = F.cross_entropy(scores, wanted[chosen])
+        outputs = torch.stack([each.output for each in batch]).to(self.device).float()
+        scale = outputs.var(dim=(0, 1)).clamp(min=1e-4)
+        distance = ((encoded - outputs).square() / scale).mean(dim=2)
+        weight = 0.3 + 0.7 * mask[..., TARGET] + mask[..., OVERLAP]
+        return torch.stack((cross_entropy, (distance * weight).sum() / weight.sum()))
 
     def _texts(self, texts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
         """Return the tokens to read and the tokens to choose, (texts, positions) each."""
@@ -185,28 +167,6 @@ def new_parameters(models: WhisperModels, rank: int) -> dict[str, Tensor]:
             first = torch.ones(shape)
         parameters[name] = nn.Parameter(first.to(models.device))
     return parameters
-
-
-def mixed(
-    batch: Sequence[Target],
-    spoken: Sequence[Target],
-    others: Sequence[Piece],
-    generator: np.random.Generator,
-) -> tuple[list[Target], list[Mixture], bool]:
-    """Return targets and their mixtures, and whether they are pairs that share a mixture: half of
-    the `batch`, each with another one of `spoken`.
-    """
-    paired, targets, mixtures = generator.random() < PAIRED, list[Target](), list[Mixture]()
-    for first in batch[: len(batch) // 2] if paired else ():
-        drawn = (spoken[each] for each in generator.integers(len(spoken), size=TRIES))
-        second = next((each for each in drawn if first.piece.overlaps(each.piece)), None)
-        if second is not None:
-            mixture = mix(first.piece, others, generator, beside=second.piece)
-            targets += first, second
-            mixtures += mixture, mixture.following(1)
-    if targets:
-        return targets, mixtures, True
-    return [*batch], [mix(each.piece, others, generator) for each in batch], False
 
 
 def train(
@@ -256,7 +216,7 @@ def train(
         frames = [*BATCH][step % len(BATCH)]
         chosen = generator.integers(len(spoken[frames]), size=BATCH[frames])
         batch = [spoken[frames][number] for number in chosen]
-        found = distillation.losses(*mixed(batch, spoken[frames], voices[frames], generator))
+        found = distillation.losses(batch, voices[frames], generator)
         optimizer.zero_grad()
         torch.autograd.backward(found.sum())
         nn.utils.clip_grad_norm_(parameters.values(), 1.0)

@@ -20,15 +20,7 @@ from extras.conditioning.mixtures import (
     cut_at_speeds,
     mix,
 )
-from extras.conditioning.training import (
-    CONTRAST,
-    MARGIN,
-    Distillation,
-    Target,
-    mixed,
-    new_parameters,
-    rate_factor,
-)
+from extras.conditioning.training import new_parameters, rate_factor
 from tests.helpers.oracle import TINY, models_of
 from tests.support.audio_files import wav_file
 from tests.support.tiny_whispers import hears_sound, noise
@@ -89,28 +81,6 @@ def test_a_mixture_holds_its_voices(kind, monkeypatch):
         assert (own & rest).any() == (kind in ("two", "three"))
 
 
-def test_two_targets_share_a_mixture(monkeypatch):
-    for name in ("ROOM", "NOISE", "GAIN_DB", "THIRD"):
-        monkeypatch.setattr(f"extras.conditioning.mixtures.{name}", 0)
-    spoken = [Target(each, [], torch.empty(0)) for each in pieces_of(3)]
-    kinds = set()
-    for seed in range(20):
-        generator = np.random.default_rng(seed)
-        targets, mixtures, paired = mixed(spoken[:2], spoken, pieces_of(3), generator)
-        kinds.add(paired)
-        for target, mixture in zip(targets, mixtures, strict=True):
-            speaks = target.piece.window.reshape(len(mixture.active[0]), -1).any(axis=1)
-            assert np.array_equal(mixture.active[0], speaks)
-        if paired:
-            first, second = (each.piece for each in targets)
-            assert first.speaker != second.speaker
-            assert np.array_equal(mixtures[0].samples, first.window + second.window)
-            assert mixtures[0].samples is mixtures[1].samples
-    assert kinds == {False, True}
-    alone = spoken[:1]
-    assert not any(mixed(alone * 2, alone, pieces_of(2), generator)[2] for _ in range(9))
-
-
 @pytest.mark.parametrize("seconds", [6, 15])
 def test_masks_follow_each_voice(seconds):
     recording = (DEMO / "conversation.ogg").read_bytes()
@@ -160,35 +130,6 @@ def model_folder(tmp_path_factory):
     for part in (models.model, models.tokenizer, models.feature_extractor):
         part.save_pretrained(folder)
     return folder
-
-
-def test_losses_are_the_stock_models(model_folder, monkeypatch):
-    """Before training the encoder follows nobody, so that the rows of a pair are equal."""
-    monkeypatch.setattr("whosaid.asr.model.cpu_kernels.AVAILABLE", True)  # set back afterwards
-    models = load_whisper(Checkpoint(str(model_folder)), torch.device("cpu"), torch.float32)
-    distillation = Distillation(models, 2, "en", str(REPOSITORY / SPEAKERS_MODEL))
-    distillation.lower = False
-    pieces = [next(cut("1.wav", name, noise(9, 1), hears_sound, WHOLE)) for name in "ab"]
-    mixture = mix(pieces[0], pieces, np.random.default_rng(0), "two")
-    features = models.feature_extractor(mixture.samples, sampling_rate=SAMPLE_RATE)
-    heard = torch.tensor(features.input_features)
-    with torch.no_grad():
-        output = distillation.network.model.encoder(heard).last_hidden_state
-        expected = []
-        texts = [[5, 6, 7], [8, 9]]
-        for text in texts:
-            read, wanted = distillation._texts([text])
-            found = distillation.network(heard, decoder_input_ids=read, labels=wanted)
-            expected.append(float(found.loss))
-        targets = [Target(*each, output[0]) for each in zip(pieces, texts, strict=True)]
-        both = [mixture, mixture.following(1)]
-        found, distance, contrast = distillation.losses(targets, both, True).tolist()
-    assert found == pytest.approx((3 * expected[0] + 2 * expected[1]) / 5, rel=1e-3)
-    assert distance == pytest.approx(0, abs=1e-3)
-    lead = expected[1] - expected[0]
-    missing = [max(0.0, MARGIN - lead), max(0.0, MARGIN + lead)]
-    assert contrast == pytest.approx(CONTRAST * np.mean(missing), rel=1e-3)
-    assert distillation.losses(targets, both, False)[2] == 0
 
 
 @pytest.fixture
