@@ -252,7 +252,7 @@ def fail_one(talk: Talk) -> None:
 
 def go_away(talk: Talk) -> None:
     talk.hear(3_200)
-    talk.complete("b", words("how are you", 2.0))
+    talk.complete("b", words("how are you", 60.0))  # behind all audio: none is lost
     talk.tell("error", error={"message": "the session is over"})
     talk.connection.close(1001)
 
@@ -266,7 +266,7 @@ def give_up(talk: Talk) -> None:
 
 def vanish(talk: Talk) -> None:
     talk.hear(3_200)
-    talk.complete("b", words("how are you", 60.0))  # behind all audio: none is lost
+    talk.complete("b", words("how are you", 60.0))
     talk.connection.socket.shutdown(socket.SHUT_RDWR)
 
 

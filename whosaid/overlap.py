@@ -467,7 +467,7 @@ def _without(
 
 
 def _nearest(word: Word, others: Sequence[Word]) -> Word:
-    """Return the nearest other that is the same word, heard again; the word itself if none is."""
+    """Return the nearest of `others` with the same text, or the word itself if there is none."""
     same = [each for each in others if _is_echo(word, each, SAME_WORD)]
     return min(same, key=lambda each: _apart(word, each), default=word)
 
