@@ -20,7 +20,7 @@ from tests.test_live_speakers import between
 from tests.test_session_speakers import SETTINGS, Told, say, session
 from whosaid import overlap
 from whosaid.asr import EngineJob
-from whosaid.asr.checkpoint.conditioning import CLASSES, Conditioning
+from whosaid.asr.checkpoint.conditioning import CLASSES, DICOW_CLASSES, Conditioning
 from whosaid.asr.model.conditioning import ConditioningLayers
 from whosaid.asr.recogniser import ignore
 from whosaid.diarization.activity import SpeakerActivity
@@ -289,7 +289,7 @@ def deaf_to_others(encoder):
     """The conditioning of an encoder whose frames of others alone are zero before each layer."""
     layers, width = len(encoder.layers), encoder.positions.shape[-1]
     heard = torch.ones(CLASSES, width)
-    heard[2] = 0
+    heard[DICOW_CLASSES.index("non_target")] = 0
     places = range(layers + 1)
     weights = {f"fddt.{place}.weight": heard for place in places}
     weights |= {f"fddt.{place}.bias": torch.zeros(CLASSES, width) for place in places}

@@ -54,7 +54,7 @@ MUCH = 0.2
 LEAST_LOGPROB, MOST_COMPRESSION = -0.8, 2.4
 REPEATED = 6  # words in a row that a looping text repeats
 SAME_MOMENT = 0.3  # most seconds between the middles of one word in two tracks
-SAME_WORD = 1.0  # and of one word in the transcript and a track
+SAME_WORD = 1.0  # most seconds between the middles of one word in the transcript and in a track
 ROWS_AT_ONCE = 48  # of up to 30 s, 2 MB each
 ROUNDING = 1e-6  # seconds
 STARTS_PER_SECOND = 10  # of spans that may be a speaker's enrolment, as for SE-DiCoW
@@ -344,7 +344,8 @@ def replaced(
     transcript: Transcript, texts: Mapping[Track, Transcript], passages: Passages, part: Part
 ) -> Transcript:
     """Return the transcript with the `texts` of tracks in the parts of their passages, where words
-    of two voices prove that they overlap. Texts of doubtful windows are left out.
+    of two voices prove that they overlap. Texts of doubtful windows are left out. A word of the
+    transcript that a track has, too, lies where the track has it.
     """
     placed = sorted(
         ((word.start + word.end) / 2, number, place)
@@ -364,16 +365,16 @@ def replaced(
             for chunk in without_loops(texts[track], part)
             if chunk.words and not doubtful(chunk)
         ]
-        heard = [*_without_echoes(own, part)]
-        own = [*_within(parts, heard, part)]
-        if not _overlap(own):
+        own = [*_without_echoes(own, part)]
+        inside = [*_within(parts, own, part)]
+        if not _overlap(inside):
             continue
-        new += own
+        new += inside
         for track in tracks:
             for each in texts[track].unwritten:
                 later = Unwritten(each.start + track.start, each.end + track.start)
                 unwritten += [later] if _lies_in(later, parts) else []
-        words = [word for chunk in heard for word in chunk.words]
+        words = [word for chunk in own for word in chunk.words]
         first, last = (bisect(placed, (each, 0, 0)) for each in window)
         for _, number, place in placed[first:last]:
             word = transcript.chunks[number].words[place]
@@ -467,7 +468,7 @@ def _without(
 
 
 def _nearest(word: Word, others: Sequence[Word]) -> Word:
-    """Return the nearest of `others` with the same text, or the word itself if there is none."""
+    """Return the nearest of `others` with the same text within SAME_WORD, or the word itself."""
     same = [each for each in others if _is_echo(word, each, SAME_WORD)]
     return min(same, key=lambda each: _apart(word, each), default=word)
 
