@@ -1,12 +1,14 @@
 """The server behind nginx, as `whosaid/server/nginx.conf.template` has it: TLS, limits, WebSockets
 and a path prefix."""
 
+import asyncio
 import json
 import re
 import shutil
 import socket
 import ssl
 import subprocess
+from asyncio import timeout
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from websockets.sync.client import connect
+from websockets.asyncio.client import connect
 
 from config import REPOSITORY
 from tests.helpers.asgi import FakeEndpoint, served
@@ -196,7 +198,13 @@ def test_a_live_session_is_held_through_the_proxy(tmp_path, certificate):
         proxied(tmp_path, certificate, where) as proxy,
     ):
         url = proxy.url("/asr/v1/realtime").replace("https", "wss")
-        with connect(url, ssl=proxy.tls, additional_headers=HEADERS) as session:
-            assert json.loads(session.recv(timeout=60))["type"] == "session.created"
-            session.send(json.dumps({"type": "input_audio_buffer.clear"}))
-            assert json.loads(session.recv(timeout=60))["type"] == "input_audio_buffer.cleared"
+        asyncio.run(hold_a_session(url, proxy.tls))
+
+
+async def hold_a_session(url: str, tls: ssl.SSLContext) -> None:
+    """websockets' synchronous client would read and write one TLS connection in two threads, which
+    OpenSSL does not allow: a session in 1,000 was lost."""
+    async with timeout(60), connect(url, ssl=tls, additional_headers=HEADERS) as session:
+        assert json.loads(await session.recv())["type"] == "session.created"
+        await session.send(json.dumps({"type": "input_audio_buffer.clear"}))
+        assert json.loads(await session.recv())["type"] == "input_audio_buffer.cleared"
