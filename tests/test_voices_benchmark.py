@@ -50,10 +50,10 @@ def quiet(seconds):
 
 
 def test_recordings_without_turns_are_skipped(tmp_path):
-    entry = (quiet(8), TRUE, {"words": {"A": "yes"}, "language": "de"})
+    entry = (quiet(8), TRUE, {"words": {"A": "a T_V_"}, "language": "de"})
     folder = folder_of(tmp_path, talk=entry, unknown=(quiet(1), (), {}))
     (talk,) = load_conversations(folder)
-    assert (talk.name, talk.turns, talk.words, talk.speakers) == ("talk", TRUE, {"A": "yes"}, 2)
+    assert (talk.name, talk.turns, talk.words, talk.speakers) == ("talk", TRUE, {"A": "a TV"}, 2)
     assert talk.recording == Recording(folder / "talk.flac", "de")
 
 

@@ -1,9 +1,9 @@
 """Real conversations whose speakers are known: a folder of sound files, RTTM and a manifest.
 
 `manifest.json` is an object with an entry for each recording by its name: `file` and `rttm` are
-paths relative to it, `words` (optional) has each speaker's text, `language` is Whisper's code
-(default: en). A person has the same label in every recording. Recordings with an empty RTTM are
-skipped.
+paths relative to it, `words` (optional) has each speaker's text with AMI's underscores after
+spelled letters ("L_C_D_"), `language` is Whisper's code (default: en). A person has the same label
+in every recording. Recordings with an empty RTTM are skipped.
 """
 
 import json
@@ -57,4 +57,5 @@ def _conversation(file: Path, name: str, entry: Any) -> Conversation:  # noqa: A
     if not audio.is_file():
         raise ValueError(f"{file}: there is no {entry['file']}")
     recording = Recording(audio, entry.get("language", "en"))
-    return Conversation(name, recording, turns, entry.get("words", {}))
+    words = {speaker: text.replace("_", "") for speaker, text in entry.get("words", {}).items()}
+    return Conversation(name, recording, turns, words)
