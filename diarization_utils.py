@@ -152,8 +152,8 @@ def _join(
 
 def _continues(before: Word, word: Word, others: Sequence[tuple[float, float]]) -> bool:
     same = (word.speaker, word.language) == (before.speaker, before.language)
-    following = bisect_left(others, (before.end, before.end))
-    between = following < len(others) and others[following][1] <= word.start
+    pause = slice(bisect_left(others, (before.end,)), bisect_left(others, (word.start,)))
+    between = any(end <= word.start for _, end in others[pause])
     # A time of NaN makes this comparison false: there is no pause.
     return same and not between and not word.start - before.end > MAX_PAUSE
 

@@ -1,17 +1,21 @@
 """Probabilities that speakers speak: as pyannote and Nemotron compute them, and in parts."""
 
 from itertools import pairwise, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pyannote.audio.pipelines import SpeakerDiarization
+from pyannote.core import SlidingWindow, SlidingWindowFeature
 
 from tests.support.audio_files import conversation
 from whosaid.diarization.activity import SpeakerActivity, joined
 from whosaid.diarization.diarizer import Diarization, SpeakerHints
 from whosaid.diarization.nemotron import Durations, TurnsSoFar
+from whosaid.diarization.probabilities import _activity
 from whosaid.transcript import SpeakerTurn
 
 bounds = st.lists(st.integers(0, 100), min_size=2, max_size=2, unique=True).map(sorted)
@@ -70,6 +74,20 @@ def test_a_pipelines_activity_has_the_speakers_of_its_turns(demo_endpoint):
     for label, each in decided.speaking.items():
         probable = found.activity.within(0.0, len(each) / 50).speaking[label] > 0.5
         assert (probable == (each > 0.5)).mean() > 0.95
+
+
+def test_activity_has_the_labels_of_many_turns():
+    """12 windows of a second, each with a speaker of its own: pyannote sorts them as texts."""
+    hard, soft = np.ones((12, 50, 1)), np.ones((12, 50, 2)) * [1, 0]
+    window, decided = SlidingWindow(duration=1.0, step=1.0), np.eye(12).repeat(50, axis=0)
+    segmentations = SimpleNamespace(data=hard, soft=soft, labels=None, sliding_window=window)
+    found = _activity(segmentations, np.arange(12)[:, None], decided)
+    frames = SlidingWindowFeature(decided, SlidingWindow(duration=0.02, step=0.02))
+    turns = SpeakerDiarization.to_annotation(frames)
+    names = dict(zip(turns.labels(), SpeakerDiarization.classes(None), strict=False))
+    for turn, _, label in turns.rename_labels(mapping=names).itertracks(yield_label=True):
+        within = found.within(turn.start + 0.1, turn.end - 0.1).speaking
+        assert [each for each in within if within[each].mean() > 0.5] == [label]
 
 
 @pytest.mark.parametrize("cuts", [[], [6, 20], [2, 4, 4]])

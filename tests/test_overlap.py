@@ -177,8 +177,8 @@ def test_an_enrolment_is_where_its_speaker_speaks_most(turns, whole, steps):
 def part(whole, first, stop):
     """Cuts a chunk without tokens."""
     words = whole.words[first:stop]
-    if not words:
-        return []
+    if not words or words == whole.words:
+        return [whole] if words else []
     said = "".join(word.text for word in words)
     return [Chunk(said, words[0].start, words[-1].end, words=words, voice=whole.voice)]
 
@@ -237,6 +237,26 @@ def test_a_word_at_an_edge_is_written_once(place, later):
     texts = {track: Transcript(chunks, "en") for track, chunks in zip(tracks, heard, strict=True)}
     whole = overlap.replaced(plain, texts, {(10, 15): [(11, 14)]}, part)
     assert sorted(each.text for each in whole.chunks) == [" after", " edge", " one", " two"]
+
+
+def test_words_of_tracks_lie_between_those_of_a_chunk():
+    first, last = chunk("oh well", 8, 0), chunk("so yes", 16, 0)
+    one = replace(first, text=first.text + last.text, end=last.end, words=first.words + last.words)
+    tracks = overlap.find_tracks([(8, 20)], [SpeakerTurn("A", 8, 18), SpeakerTurn("B", 11, 13)])
+    heard = (chunk("that could", 3, 0),), (chunk("no way", 3.2, 0),)
+    texts = {track: Transcript(chunks, "en") for track, chunks in zip(tracks, heard, strict=True)}
+    whole = overlap.replaced(Transcript((one,), "en"), texts, {(8, 20): [(10, 14)]}, part)
+    assert [each.text for each in whole.chunks] == [" oh well", " that could", " no way", " so yes"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [("no no stop", "no no go", "no no stop, go"), ("का", "की", "का, की"), ("$", "€", "$, €")],
+)
+def test_a_word_has_one_echo(first, second, expected):
+    chunks = chunk(first, 1, 0, 0.2, voice="A"), chunk(second, 1, 0, 0.2, voice="B")
+    found = overlap._without_echoes(chunks, part)
+    assert ", ".join(each.text.strip() for each in found) == expected
 
 
 several_of = st.lists(

@@ -15,6 +15,7 @@ from whosaid.diarization import load_diarizer
 from whosaid.diarization.diarizer import Capabilities, Diarization, SpeakerHints
 from whosaid.diarization.known_speakers import VoiceEnroller, name_speakers
 from whosaid.diarization.voiced import VoicedDiarizer
+from whosaid.transcript import SpeakerTurn
 
 CPU = torch.device("cpu")
 DEMO = DEMO_MODELS / "diarization"
@@ -62,6 +63,12 @@ def test_speakers_have_the_names_of_their_clips(voices, scene):
     assert found.voices.keys() == spans.keys()
     for label, own in spans.items():
         np.testing.assert_array_equal(found.voices[label], voices.embed(scene.samples, own))
+
+
+def test_a_moment_is_no_voice(voices, scene):
+    turns = SpeakerTurn("A", 0.0, 5.0), SpeakerTurn("B", 5.0, 5.02)
+    found = VoicedDiarizer(Finds(Diarization(turns, turns, most_speakers=8)), voices)
+    assert found.diarize(np.tile(scene.samples, 3), NO_HINTS).voices.keys() == {"A"}
 
 
 def test_a_full_set_of_speakers_is_left_to_the_pipeline(voices, scene):

@@ -34,7 +34,7 @@ from diarization_utils import during, seconds_spoken
 from whosaid.diarization.activity import SpeakerActivity
 from whosaid.scheduling.shortest_first import in_one_step
 from whosaid.timebase import SAMPLE_RATE, TOKENS_PER_SECOND, merged, runs
-from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Unwritten, Word
+from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Unwritten, Word, letters
 
 if TYPE_CHECKING:
     from whosaid.asr import EngineJob, Recogniser, Transcription, TranscriptionOptions
@@ -330,7 +330,7 @@ def without_loops(found: Transcript, part: Part) -> Iterator[Chunk]:
     places = [
         (n, place) for n, chunk in enumerate(found.chunks) for place in range(len(chunk.words))
     ]
-    words = [_letters(found.chunks[n].words[place].text) for n, place in places]
+    words = [letters(found.chunks[n].words[place].text) for n, place in places]
     seen: dict[tuple[str, ...], int] = {}
     dropped: set[tuple[int, int]] = set()
     for at in range(len(words) - REPEATED + 1):
@@ -375,17 +375,17 @@ def replaced(
                 later = Unwritten(each.start + track.start, each.end + track.start)
                 unwritten += [later] if _lies_in(later, parts) else []
         words = [word for chunk in own for word in chunk.words]
-        first, last = (bisect(placed, (each, 0, 0)) for each in window)
+        first, last = (bisect(placed, (each,)) for each in window)
         for _, number, place in placed[first:last]:
             word = transcript.chunks[number].words[place]
             if _lies_in(_nearest(word, words), parts):
                 dropped.add((number, place))
     if not new:
         return transcript
-    chunks = (*_without(dropped, transcript.chunks, part), *new)
+    kept = _cut(_without(dropped, transcript.chunks, part), [each.start for each in new], part)
     return replace(
         transcript,
-        chunks=tuple(sorted(chunks, key=lambda chunk: (chunk.start, chunk.end))),
+        chunks=tuple(sorted((*kept, *new), key=lambda chunk: (chunk.start, chunk.end))),
         unwritten=_unwritten(transcript, new, unwritten),
     )
 
@@ -437,16 +437,19 @@ def _unwritten(
 
 
 def _without_echoes(chunks: Sequence[Chunk], part: Part) -> Iterator[Chunk]:
-    """Return the chunks without words that a likelier chunk of another speaker has at the same
-    moment, because both tracks contain its voice.
+    """Return the chunks without words that another speaker's chunk has, likelier, at the same
+    moment, because both tracks contain its voice. Each word has one echo in another chunk.
     """
     dropped: set[tuple[int, int]] = set()
     for (one, first), (two, second) in combinations(enumerate(chunks), 2):
         if first.voice == second.voice or first.end < second.start or second.end < first.start:
             continue
-        for i, j in product(range(len(first.words)), range(len(second.words))):
-            word, other = first.words[i], second.words[j]
-            if _is_echo(word, other):
+        pairs = product(enumerate(first.words), enumerate(second.words))
+        paired: set[tuple[int, int]] = set()
+        for (i, word), (j, other) in sorted(pairs, key=lambda pair: _apart(pair[0][1], pair[1][1])):
+            both = {(one, i), (two, j)}
+            if _is_echo(word, other) and paired.isdisjoint(both):
+                paired |= both
                 less = (word.probability or 0.0) < (other.probability or 0.0)
                 dropped.add((one, i) if less else (two, j))
     return _without(dropped, chunks, part)
@@ -467,6 +470,15 @@ def _without(
             yield from part(chunk, start + 1, stop)
 
 
+def _cut(chunks: Iterator[Chunk], times: Sequence[float], part: Part) -> Iterator[Chunk]:
+    """Yield the chunks, cut at `times`, so that all words can be in order of time."""
+    for chunk in chunks:
+        middles = [(word.start + word.end) / 2 for word in chunk.words]
+        places = {bisect(middles, each) for each in times if chunk.start < each < chunk.end}
+        for start, stop in pairwise([0, *sorted(places - {0, len(middles)}), len(middles)]):
+            yield from part(chunk, start, stop)
+
+
 def _nearest(word: Word, others: Sequence[Word]) -> Word:
     """Return the nearest of `others` with the same text within SAME_WORD, or the word itself."""
     same = [each for each in others if _is_echo(word, each, SAME_WORD)]
@@ -474,12 +486,9 @@ def _nearest(word: Word, others: Sequence[Word]) -> Word:
 
 
 def _is_echo(word: Word, other: Word, seconds: float = SAME_MOMENT) -> bool:
-    return _apart(word, other) <= seconds and _letters(word.text) == _letters(other.text)
+    one, two = (letters(each.text) or each.text for each in (word, other))
+    return one == two and _apart(word, other) <= seconds
 
 
 def _apart(word: Word, other: Word) -> float:
     return abs(word.start + word.end - other.start - other.end) / 2
-
-
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold()))

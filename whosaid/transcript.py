@@ -64,6 +64,12 @@ def _without_opening(text: str) -> str:
     return text
 
 
+def letters(text: str) -> str:
+    """Return a word's letters, digits and marks, without case or width."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(each for each in folded if unicodedata.category(each)[0] in "LMN")
+
+
 def is_abbreviation(text: str, following: str) -> bool:
     """Return whether `text` ends with an abbreviation, an initial ("J.") or a number ("3.").
 

@@ -16,7 +16,6 @@ window is decoded again without it.
 
 from __future__ import annotations
 
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +38,7 @@ from whosaid.asr.recognition import finished
 from whosaid.payload.named_text import TIMESTAMP
 from whosaid.scheduling.steps import give_way
 from whosaid.timebase import SAMPLE_RATE, TIME_PRECISION
-from whosaid.transcript import Chunk, Unspoken
+from whosaid.transcript import Chunk, Unspoken, letters
 
 ALIKE = 0.5  # least share of equal letters in the given and the recognised word
 # The least mean log-probability of a run of words that were not recognised, but are spoken. Spoken
@@ -251,9 +250,8 @@ async def split_text(text: str, models: WhisperModels, language: str | None) -> 
     for part in _parts(TIMESTAMP.sub(" ", text)):
         tokens = models.tokenizer.encode(part, add_special_tokens=False, split_special_tokens=True)
         for word in split_words(tokens, models.text_of, language):
-            found.append(
-                GivenWord(word.text, tuple(tokens[word.first : word.stop]), _letters(word.text))
-            )
+            own = tuple(tokens[word.first : word.stop])
+            found.append(GivenWord(word.text, own, letters(word.text)))
         await give_way()
     return found
 
@@ -268,32 +266,26 @@ def _parts(text: str) -> Iterator[str]:
         text = text[cut:]
 
 
-def _letters(text: str) -> str:
-    """Return a word's letters, digits and marks, without case or width."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return "".join(each for each in folded if unicodedata.category(each)[0] in "LMN")
-
-
 async def place_text(
     words: Sequence[GivenWord], recognised: Sequence[Recognised]
 ) -> tuple[GivenText, list[GivenWindow]]:
     """Assign the words of a text to windows; `recognised` is in order of time."""
     chunks = [(number, chunk) for number, each in enumerate(recognised) for chunk in each.chunks]
     owners = [place for place, (_, chunk) in enumerate(chunks) for _ in chunk.words]
-    letters = [_letters(word.text) for _, chunk in chunks for word in chunk.words]
-    partners = pair_items([each.letters for each in words], letters)
+    spelt = [letters(word.text) for _, chunk in chunks for word in chunk.words]
+    partners = pair_items([each.letters for each in words], spelt)
     await give_way()
     same = [
         (place, partner)
         for place, partner in enumerate(partners.tolist())
-        if partner != NONE and words[place].letters == letters[partner]
+        if partner != NONE and words[place].letters == spelt[partner]
     ]
     found, misheard = {place for place, _ in same}, set[int]()
-    for (first, begin), (stop, end) in pairwise([(-1, -1), *same, (len(words), len(letters))]):
+    for (first, begin), (stop, end) in pairwise([(-1, -1), *same, (len(words), len(spelt))]):
         ours, theirs = range(first + 1, stop), range(begin + 1, end)
-        found.update(_pair_letters(words, letters, (ours, theirs), partners))
+        found.update(_pair_letters(words, spelt, (ours, theirs), partners))
         await give_way()
-        count = sum(len(letters[number]) for number in theirs)
+        count = sum(len(spelt[number]) for number in theirs)
         if sum(len(words[number].letters) for number in ours) <= 2 * count:
             misheard.update(ours)
     segments: defaultdict[int, defaultdict[int, list[int]]]

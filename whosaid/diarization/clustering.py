@@ -128,8 +128,8 @@ class _Pairs:
             self.parts = self.active & (self.active @ same.astype(int) > 1)
         self.seconds = clear.sum(axis=1) * frame  # (windows, speakers), mostly without others
         # Indices (n,) of windows and local speakers that voices can be learnt from.
-        usable = np.isfinite(embeddings).all(axis=2) & (self.seconds >= MIN_ALONE)
-        self.usable = np.nonzero(usable)
+        usable = np.isfinite(embeddings).all(axis=2) & embeddings.any(axis=2)
+        self.usable = np.nonzero(usable & (self.seconds >= MIN_ALONE))
 
     def clear_in_one(self) -> Array:
         """Return which speakers of the only window are voices; all if nobody speaks enough."""

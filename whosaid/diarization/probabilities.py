@@ -81,7 +81,7 @@ def _activity(segmentations: Any, clusters: Any, decided: Any) -> SpeakerActivit
                 mine = nearest == number
                 part[mine, own[each]] += probabilities[mine, local]
     frames /= np.maximum(covered, 1)
-    present = np.flatnonzero(decided.any(axis=0))  # pyannote numbers these
+    present = sorted(np.flatnonzero(decided.any(axis=0)).tolist(), key=str)  # as pyannote does
     labels = [f"SPEAKER_{number:02d}" for number in range(len(present))]
     return SpeakerActivity.averaged(frames[:, [*present, -1]].clip(max=1), rate, labels)
 

@@ -15,7 +15,7 @@ from whosaid.diarization.diarizer import (
     SpeakerHints,
     Vector,
 )
-from whosaid.diarization.known_speakers import clip_of
+from whosaid.diarization.known_speakers import MIN_SPEECH, clip_of
 
 
 class VoicedDiarizer(Diarizer):
@@ -41,7 +41,8 @@ class VoicedDiarizer(Diarizer):
         voices = {}
         for speaker, own in found.exclusive_spans().items():
             pause()
-            voices[speaker] = self.embed(*clip_of(samples, own))
+            if sum(end - start for start, end in own) >= MIN_SPEECH:
+                voices[speaker] = self.embed(*clip_of(samples, own))
         return replace(found, voices=voices)
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from whosaid.asr import Hypothesis, HypothesisWord
+from whosaid.transcript import letters
 
 # Seconds of silence after a word that count as a following word.
 PAUSE = 1.0
@@ -157,8 +158,8 @@ def _is_settled(
 
 
 def spoken(text: str) -> str:
-    """Return the letters and digits of a word, case-folded; without any, the stripped text."""
-    return "".join(filter(str.isalnum, text.casefold())) or text.strip()
+    """Return the letters of a word; without any, the stripped text."""
+    return letters(text) or text.strip()
 
 
 def _is_number(text: str) -> bool:

@@ -277,8 +277,9 @@ class SpeakerTracker:
         return attribute([_chunk(words)], near.turns, near.exclusive)[0].words
 
     def _around(self, words: Sequence[Word]) -> Diarization:
-        """Return the turns near the words, which are in order."""
-        start, end = words[0].start - AROUND, words[-1].end + AROUND
+        """Return the turns near the words."""
+        start = min(word.start for word in words) - AROUND
+        end = max(word.end for word in words) + AROUND
         return Diarization(self._turns.within(start, end), self._exclusive.within(start, end))
 
     def _segments(self, item: str, chunks: Sequence[Chunk]) -> list[SegmentEvent]:
