@@ -155,7 +155,38 @@ def test_after_any_edits_words_are_in_order_and_all_in_turns(edits, without_spea
     assert without_speakers or len(held) == len(made["words"])
 
 
+@asynchronous
+async def test_a_chunk_keeps_a_word_that_ends_after_it():
+    answer = an_answer() | {"speakers": []}
+    answer["chunks"][0]["timestamp"] = [0.0, 1.2]
+    assert (await rendered("json", transcript=answer)).json["words"] == answer["words"]
+    answer["chunks"][1]["text"] = " Good."
+    made = (await rendered("json", transcript=answer)).json
+    assert len(made["words"]) == len(answer["words"]) - 1
+    told = (await rendered("txt", transcript=answer)).body.decode()
+    assert told.split() == ["Good", "<b>morning</b>.", "Good.", "How", "are", "&", "you?"]
+
+
+@asynchronous
+async def test_chunks_that_are_not_edited_stay():
+    answer = an_answer([("A", "今日はいい天気ですね。"), ("B", "そうですね。")])
+    for turn in answer["speakers"]:
+        turn["words"][0]["word"] = turn["text"]
+    answer["chunks"][0]["avg_logprob"] = -0.5
+    assert (await rendered("json", transcript=answer)).json == answer
+
+
+@pytest.mark.parametrize("form", ["txt", "json", "srt"])
+@asynchronous
+async def test_a_text_without_times_is_written(form):
+    reply = await rendered(form, transcript={"duration": 9.0, "text": " Good morning."})
+    assert b"Good morning." in reply.body
+
+
 WRONG = [
+    ("srt", {"transcript": an_answer() | {"channels": "separate"}}, "transcript.channels: should"),
+    ("srt", {"transcript": an_answer() | {"voices": ["x"]}}, "transcript.voices: should"),
+    ("srt", {"transcript": an_answer() | {"duration": 1e307}}, "transcript.duration: should"),
     ("pdf", {"transcript": an_answer()}, "INVALID_PARAMETER: format: should be json, srt"),
     ("srt", {}, "INVALID_PARAMETER: transcript: is required"),
     ("srt", {"transcript": {"duration": 1, "speakers": [{"text": "a"}]}}, "transcript.speakers[0]"),

@@ -239,6 +239,12 @@ def test_srt_contains_nothing_that_players_interpret(said):
     assert not set("<>{}\\") & set(shown)
 
 
+@pytest.mark.parametrize("form", ["srt", "vtt"])
+def test_a_name_stays_on_its_line(form):
+    rendering = rendering_of([Word(" hi", 0, 1, "Anna\n\nBob")])
+    assert "Anna Bob" in FORMATS[form](rendering)
+
+
 @given(recorded())
 def test_vtt_is_read_back_with_its_voices(recording):
     words, duration = recording

@@ -30,7 +30,6 @@ from whosaid.transcript import (
     Channel,
     Chunk,
     DecodeStats,
-    SpeakerMatch,
     SpeakerSegment,
     SpeakerTurn,
     Transcript,
@@ -162,7 +161,10 @@ def joined(answers: Sequence[Answer], names: Sequence[str]) -> Answer:
             key=lambda turn: (turn.start, turn.end),
         ),
         warnings=_joined_warnings(answers, names),
-        known_speakers=_best_matches([answer.known_speakers for answer in named]),
+        known_speakers=tuple(
+            max(each, key=lambda known: (known.matched, known.similarity or -1.0))
+            for each in zip(*(answer.known_speakers for answer in named), strict=True)
+        ),
         voices=dict(chain.from_iterable(answer.voices.items() for answer in named)),
         channels=tuple(
             Channel(name, each.language, each.language_probability)
@@ -257,13 +259,6 @@ def _joined_transcript(transcripts: Sequence[Transcript], chunks: tuple[Chunk, .
         speech=tuple(sorted(chain.from_iterable(each.speech for each in transcripts))),
         stats=stats,
         unwritten=tuple(sorted(unwritten, key=lambda each: (each.start, each.end))),
-    )
-
-
-def _best_matches(channels: Sequence[Sequence[SpeakerMatch]]) -> tuple[SpeakerMatch, ...]:
-    return tuple(
-        max(each, key=lambda known: (known.matched, known.similarity or -1.0))
-        for each in zip(*channels, strict=True)
     )
 
 

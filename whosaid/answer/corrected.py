@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from config import InferenceConfig
-from whosaid.answer.rendering import read_rendering
+from whosaid.answer.rendering import chunks_of, read_rendering
 from whosaid.answer.response import clamp_times
 
 Entry = dict[str, Any]
@@ -29,10 +29,8 @@ def consistent(answer: Mapping[str, Any]) -> dict[str, Any]:
     turns.sort(key=lambda turn: turn["timestamp"][0])
     with_speakers, chunks = bool(answer.get("speakers")), answer.get("chunks") or []
     text = "".join(chunk["text"] for chunk in chunks)
-    if (
-        not with_speakers
-        or text.split() != "".join(_spaced(each["text"]) for each in turns).split()
-    ):
+    written = ("".join(map(add, (each["text"] for each in turns))) for add in (str, _spaced))
+    if not with_speakers or all(text.split() != each.split() for each in written):
         chunks = [
             {key: turn[key] for key in turn if key not in ("words", "speaker")} for turn in turns
         ]
@@ -68,12 +66,14 @@ def _turns(answer: Mapping[str, Any]) -> list[Entry]:
 
 
 def _chunks(answer: Mapping[str, Any]) -> list[Entry]:
-    """Return the chunks, each with the words in its time if these are its text."""
+    """Return the chunks, each with its words; the words in the time of a corrected one are lost."""
     words, chunks = deque(answer.get("words") or ()), []
-    for chunk in answer.get("chunks") or ():
-        own = []
-        while words and sum(words[0]["timestamp"]) < 2 * chunk["timestamp"][1]:
+    for chunk in chunks_of(answer):
+        own, rest = [], "".join(chunk["text"].split())
+        while words and rest and rest.startswith(word := "".join(words[0]["word"].split())):
+            rest = rest.removeprefix(word)
             own.append(words.popleft())
-        same = "".join(word["word"] for word in own).split() == chunk["text"].split()
-        chunks.append({**chunk, "words": own if same else []})
+        while rest and words and sum(words[0]["timestamp"]) < 2 * chunk["timestamp"][1]:
+            words.popleft()
+        chunks.append({**chunk, "words": [] if rest else own})
     return chunks

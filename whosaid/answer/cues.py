@@ -292,4 +292,4 @@ def _join(words: Line, named: bool) -> str:
 
 
 def name_prefix(word: Word, named: bool) -> str:
-    return f"{word.speaker}: " if named and word.speaker else ""
+    return f"{on_one_line(word.speaker)}: " if named and word.speaker else ""

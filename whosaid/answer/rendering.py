@@ -1,6 +1,7 @@
 """The content of an answer's files, made from an `Answer` or read from its JSON."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Self
@@ -12,6 +13,7 @@ from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_chan
 
 # The parameters that change files, but not the answer.
 LAYOUT = (*OF_CUES, "recording_name", "txt_times")
+FURTHEST = 300  # words of other voices between two of a chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,20 @@ class Rendering:
     def voices(self) -> list[Self]:
         """Return one rendering for each channel and voice, without turns."""
         segments = by_voice(self.segments)
+        chunks: dict[tuple[int | None, str | None], list[Chunk]]
+        chunks = {each: [] for each in [*segments] or [*by_voice(self.chunks)]}
+        for chunk in self.chunks:
+            spoken: dict[str | None, list[Word]] = defaultdict(list)
+            for word in chunk.words:
+                spoken[word.speaker or ""].append(word)
+            for voice, words in spoken.items():
+                text = "".join(word.text for word in words)
+                own = replace(chunk, text=text, words=tuple(words))
+                chunks.get((chunk.channel, voice), []).append(own)
+            chunks.get((chunk.channel, None), []).append(chunk)
         return [
-            replace(
-                self,
-                chunks=[_spoken_by(voice, each) for each in self.chunks if each.channel == channel],
-                segments=segments.get((channel, voice), ()),
-                turns=(),
-            )
-            for channel, voice in [*segments] or [*by_voice(self.chunks)]
+            replace(self, chunks=own, segments=segments.get(voice, ()), turns=())
+            for voice, own in chunks.items()
         ]
 
     def cues(self, named: bool) -> list[Cue]:
@@ -78,14 +86,6 @@ class Rendering:
         return sorted(cues, key=lambda cue: cue.start)
 
 
-def _spoken_by(voice: str | None, chunk: Chunk) -> Chunk:
-    """Return the chunk with the words of a voice, or with all words if voices do not overlap."""
-    if voice is None:
-        return chunk
-    words = tuple(word for word in chunk.words if (word.speaker or "") == voice)
-    return replace(chunk, words=words, text="".join(word.text for word in words))
-
-
 def read_rendering(answer: Mapping[str, Any], layout: InferenceConfig) -> Rendering:
     """Return the content of the files of an answer's JSON. Speakers whose segments overlap are
     voices. Turns are those of its RTTM file, or else the segments.
@@ -104,22 +104,34 @@ def read_rendering(answer: Mapping[str, Any], layout: InferenceConfig) -> Render
     if overlap:
         segments = [replace(each, voice=each.speaker or "") for each in segments]
         words = [word for each in segments for word in each.words]
-    for each in answer.get("chunks") or ():
+    for each in chunks_of(answer):
         (start, end), text = each["timestamp"], each["text"]
-        of_chunk = tuple(_words_of(text, words))
+        of_chunk = tuple(_words_of(text, words, end))
         chunks.append(Chunk(text, start, end, words=of_chunk, channel=each.get("channel")))
     return Rendering(answer["duration"], chunks, segments, _turns(answer, segments), layout)
 
 
-def _words_of(text: str, words: list[Word]) -> Iterator[Word]:
-    """Remove the words of a chunk's `text` from `words`, past other voices', and yield them."""
-    place = 0
-    while text and place < len(words):
-        if words[place].text and text.startswith(words[place].text):
-            text = text.removeprefix(words[place].text)
-            yield words.pop(place)
-        else:
-            place += 1
+def chunks_of(answer: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the answer's chunks, or its text as one if it has no times."""
+    text, times = answer.get("text") or "", answer.get("chunks") or answer.get("speakers")
+    whole = {"text": text, "timestamp": (0.0, answer["duration"])}
+    return [whole] if text.strip() and not times else answer.get("chunks") or ()
+
+
+def _words_of(text: str, words: list[Word], end: float) -> list[Word]:
+    """Remove the words of a chunk's `text` from `words`, past other voices', and return them; none
+    if they are not the whole text until second `end`.
+    """
+    places = []
+    for place, word in enumerate(words):
+        if word.text and word.start < end and text.startswith(word.text):
+            text = text.removeprefix(word.text)
+            places.append(place)
+        if not text or place - (places or [0])[-1] > FURTHEST:
+            break
+    if text.strip():
+        return []
+    return [words.pop(place) for place in places[::-1]][::-1]
 
 
 def _word(each: Mapping[str, Any]) -> Word:

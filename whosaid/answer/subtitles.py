@@ -27,7 +27,8 @@ def render_vtt(rendering: Rendering) -> str:
     """Render WebVTT with voice tags; escapes keep players from taking text for tags or times."""
     blocks = ["WEBVTT\n"]
     for start, end, speaker, text in _shown(rendering, False, _escape):
-        voice = f"<v {_escape(speaker)}>" if speaker and rendering.layout.subtitle_speakers else ""
+        named = speaker if rendering.layout.subtitle_speakers else None
+        voice = f"<v {_escape(on_one_line(named))}>" if named else ""
         blocks.append(f"{_clock(start, '.')} --> {_clock(end, '.')}\n{voice}{text}\n")
     return "\n".join(blocks)
 

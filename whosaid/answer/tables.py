@@ -38,7 +38,7 @@ def render_rttm(rendering: Rendering) -> str:
     Fields end at spaces, so names have underscores instead.
     """
     name = rendering.layout.recording_name
-    recording = as_field(PurePath(name).stem) if name else RECORDING
+    recording = as_field(PurePath(name or "").stem) or RECORDING
     lines = []
     for turn in rendering.turns:
         times = f"{turn.start:.3f} {turn.end - turn.start:.3f}"

@@ -33,7 +33,7 @@ NOT_ASCII_NAME = re.compile(r"[^A-Za-z0-9 ._()-]")
 
 NAMES = ("json", *get_args(OutputFormat))
 FormatName = Annotated[str, Path(json_schema_extra={"enum": [*NAMES]})]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Span = tuple[Seconds, Seconds]
 SpeakerName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 
@@ -61,13 +61,22 @@ class SentTurn(_Sent):
     channel: int | None = Field(default=None, ge=0)
 
 
+class SentChannel(_Sent):
+    """A channel; `name` is its speaker."""
+
+    name: str
+
+
 class SentTranscript(_Sent):
     """An answer, of which `speakers` or, without speakers, `chunks` may be corrected."""
 
     duration: Seconds
+    text: str = ""
     speakers: list[SentTurn] = []
     chunks: list[SentTurn] = []
     words: list[SentWord] = []
+    channels: list[SentChannel] = []
+    voices: dict[str, Any] = {}
     output: dict[str, str] = {}
     language: str | None = None
     warnings: list[str] = []
