@@ -138,6 +138,8 @@ def test_the_command_names_tracks(tiny_endpoint, files, expected, tmp_path, monk
     paths[1].write_bytes(files[0])
     assert main(given) == 0
     assert "is for an earlier version" in capsys.readouterr().err
+    assert main([*given[:4], str(paths[0])]) == 1  # one of its files alone
+    assert "is the answer to another recording, 1.wav, Steve.wav" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [["--channels", "mix"], ["--channel-names", "a,b"], ["--live"]])

@@ -865,6 +865,13 @@ def test_ctrl_c_ends_the_audio_of_embedded_models(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("tiny")
+def test_no_audio_is_a_failure(monkeypatch, capsys):
+    with standard_input(monkeypatch, b""):
+        assert main(["transcribe", "--live", "-", "--embedded"]) == 1
+    assert "no audio came" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("tiny")
 def test_speakers_without_diarization_are_one_line(recording, tmp_path, capsys):
     (tmp_path / "ann.wav").write_bytes(files.two_seconds())
     clips = ["--known-speakers", f"{tmp_path / 'ann.wav'}=Ann"]

@@ -8,6 +8,7 @@ import pytest
 from config import ModelSettings
 from tests.helpers.readers import read_docx
 from tests.support.audio_files import speech, two_seconds
+from whosaid.answer.kept import is_corrected
 from whosaid.endpoint import Endpoint
 from whosaid.errors import StartError
 from whosaid.transcribe.__main__ import main
@@ -77,7 +78,16 @@ def test_corrected_texts_beside_recordings_are_aligned_and_stay(tmp_path, loaded
     assert main(["transcribe", *options, "--language", "de"]) == 1
     assert f"{tmp_path / 'a.json'}: holds your text, and was made" in capsys.readouterr().err
     assert (tmp_path / "a.json").read_bytes() == aligned
+    assert main(["transcribe", *options, "--language", "de", "--text", "--force"]) == 1
+    assert (tmp_path / "a.json").read_bytes() != aligned
+    assert is_corrected(json.loads((tmp_path / "a.json").read_text()))
     assert (tmp_path / "a.txt").read_text() == corrected
+    out = tmp_path / "out"
+    for more in (": 2 done, ", ": 0 done, 2 done before"):
+        assert main(["transcribe", *options, "--text", "--output-dir", str(out)]) == 1
+        assert more in capsys.readouterr().err
+        assert is_corrected(json.loads((out / "a.json").read_text()))
+        assert (out / "a.txt").exists()
 
 
 def test_a_text_before_the_recordings_names_a_file(tmp_path, capsys):

@@ -203,6 +203,12 @@ def test_recordings_of_one_stem_do_not_replace_each_other(fake, tmp_path):
     assert main(["transcribe", str(mp3), "--url", fake.url]) == 0
     assert main(["transcribe", str(wav), "--url", fake.url]) == 1
     assert kept(mp3.with_suffix(".json"))[2]["text"] == str(mp3)
+    # The first recording's answer stays its own beside another of its stem.
+    mp3.with_suffix(".ogg").write_bytes(b"ogg")
+    assert main(["transcribe", str(mp3.parent), "--url", fake.url]) == 0
+    assert kept(mp3.with_suffix(".json"))[2]["text"] == str(mp3)
+    assert mp3.with_suffix(".ogg.json").exists()
+    del fake.bodies[1:]
     # A recording and its answer that are renamed together belong together.
     for path in (mp3, mp3.with_suffix(".json")):
         path.rename(path.with_stem("y"))
@@ -475,6 +481,17 @@ def test_a_run_ends_if_nobody_reads_its_lines(fake, folder, monkeypatch):
     monkeypatch.setattr(Run, "finish", end)
     with pytest.raises(SystemExit):
         main(["transcribe", str(folder), "--url", fake.url])
+
+
+def test_a_damaged_answer_fails_one_recording(fake, folder, capsys):
+    given = ["transcribe", str(folder), "--url", fake.url, "--output-format"]
+    assert main([*given, "txt"]) == 0
+    answer = json.loads((folder / "a.json").read_text())
+    del answer["speakers"]
+    (folder / "a.json").write_text(json.dumps(answer))
+    assert main([*given, "md"]) == 1
+    assert f"{folder / 'a.ogg'}: KeyError: 'speakers'" in capsys.readouterr().err
+    assert (folder / "deep/b.md").exists()
 
 
 def test_an_unexpected_exception_fails_one_recording(fake, folder, monkeypatch, capsys):

@@ -131,7 +131,7 @@ def shown_failures(path: Path, run: Run) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    if isinstance(error, Failed):
+    if isinstance(error, Failed | WrongParameter):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
@@ -185,7 +185,7 @@ def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: 
         if each.path not in failures:
             try:
                 works.append(_prepared(each, request, options))
-            except (Failed, OSError, ValueError) as error:
+            except Exception as error:  # a JSON file may hold anything
                 failures[each.path] = reason(error)
     _tell_again(works)
     failures |= {each.recording.path: each.spared[0] for each in works if each.is_refused}
@@ -208,11 +208,13 @@ def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: 
 def _prepared(recording: Recording, request: kept.RunRequest, options: Namespace) -> RecordingWork:
     """Rename a kept answer's speakers; return the work left. Raises Failed, OSError, ValueError."""
     formats = options.output_format
-    text = recording.corrected_text() if options.text == BESIDE else None
+    path = recording.corrected(options.force) if options.text == BESIDE else None
+    text = None if path is None else read_text(path)
     if text is not None:
         request = replace(request, parameters={**request.parameters, "text": text})
         InferenceConfig.read(request.parameters)
-        formats = [name for name in formats if name != "txt"]
+        if path == recording.output("txt"):
+            formats = [name for name in formats if name != "txt"]
     anew = options.force or options.text not in (None, BESIDE)
     if options.speaker_names and not anew:
         files, warnings = rename_speakers(recording, options.speaker_names)
@@ -243,7 +245,7 @@ def _write_kept(works: Iterable[RecordingWork], request: kept.RunRequest) -> dic
             try:
                 each.write_kept(request)
                 say(f"{each.recording.path}: {', '.join(each.write)} written")
-            except (Failed, OSError, ValueError) as error:
+            except Exception as error:
                 failures[each.recording.path] = reason(error)
     return failures
 

@@ -55,6 +55,8 @@ def transcribe_live(
         source.close()
         if live.seconds:
             _write_files(options, live.transcript, live.seconds)
+    if not (live.seconds or live.failed or live.interrupted.is_set()):
+        live.fail("no audio came")
     return FAILED if live.failed else 0
 
 

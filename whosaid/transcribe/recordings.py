@@ -100,8 +100,10 @@ class Recording:
         for data in files:
             size += len(data)
             digest.update(data)
+        others = {"others": [each.name for each in self.others]} if self.others else {}
         return {
             "name": self.name,
+            **others,
             "size": size,
             "modified": self.size_and_time[1],
             "sha256": digest.hexdigest(),
@@ -119,7 +121,8 @@ class Recording:
         """
         told = answer.get("recording")
         told = told if isinstance(told, dict) else {}
-        if self.piped is not None:
+        others = [each.name for each in self.others]
+        if self.piped is not None or told.get("others", others) != others:
             return False
         if self.stem.parent == self.path.parent:
             return told.get("name") in (None, self.name)
@@ -149,15 +152,18 @@ class Recording:
         known |= {name for name in there if _says(self.output(name), texts.get(name))}
         return [name for name in there if name not in known]
 
-    def corrected_text(self) -> str | None:
-        """Return the TXT file's text if the answer does not have it. Raises Failed, OSError."""
-        path, answer = self.output("txt"), self.kept_answer() or {}
-        if self.piped is not None or not path.exists() or _says(path, _output(answer).get("txt")):
+    def corrected(self, again: bool) -> Path | None:
+        """Return the TXT file, among the outputs or beside the recording, whose text the answer
+        does not have; `again` one that the answer was made with, too.
+        """
+        if self.piped is not None:
             return None
-        try:
-            return path.read_text(encoding="utf-8-sig")
-        except ValueError as error:
-            raise Failed(f"{path}: is not UTF-8 text") from error
+        path, answer = self.output("txt"), self.kept_answer() or {}
+        known = None if again and kept.is_corrected(answer) else _output(answer).get("txt")
+        if path.exists() and not _says(path, known):
+            return path
+        beside = replace(self, stem=self.path.with_name(self.stem.name))
+        return None if beside.stem == self.stem else beside.corrected(again=True)
 
     def remove_outdated(self, answer: dict[str, Any], keep: Path | None) -> list[str]:
         """Remove our files that differ from this answer's, but not `keep`; return their formats."""
@@ -178,8 +184,9 @@ def find_recordings(
     """Return the named files and those in the named folders, each once, in order. Outputs stand
     beside a file or, at its path below a named folder, under `output`; if two files would share
     outputs there, at their paths below the common folder of all names. Recordings with outputs of
-    one name keep their endings. `tracks` are files of one recording. Raises Failed for a name that
-    does not exist, and for a folder without recordings or one that cannot be read.
+    one name keep their endings, unless one has its answer without. `tracks` are files of one
+    recording. Raises Failed for a name that does not exist, and for a folder without recordings or
+    one that cannot be read.
     """
     # The file, the folder for outputs below `output`, and the file's folder; by resolved path.
     found: dict[Path, tuple[Path, Path, Path]] = {}
@@ -212,9 +219,12 @@ def find_recordings(
         placed.append((file, file.parent if output is None else output / below))
     stems = Counter((folder.resolve(), _folded(file.stem)) for file, folder in placed)
     recordings = [
-        Recording(file, folder / fitting(file.stem if alone else file.name))
+        short
+        if stems[folder.resolve(), _folded(file.stem)] == 1
+        or ("recording" in (answer := short.kept_answer() or {}) and short.is_place_of(answer))
+        else replace(short, stem=folder / fitting(file.name))
         for file, folder in placed
-        for alone in [stems[folder.resolve(), _folded(file.stem)] == 1]
+        for short in [Recording(file, folder / fitting(file.stem))]
     ]
     if tracks:
         if missing := [path for path in tracks if not path.is_file()]:
@@ -464,7 +474,8 @@ def sparing(work: RecordingWork, way_out: str) -> RecordingWork:
     spared = [f"{recording.output(name)}: its text is not this program's" for name in own]
     answer = recording.kept_answer() if work.transcribes else None
     if answer and not recording.is_place_of(answer) and not recording.is_of(answer):
-        told = f"is the answer to another recording, {answer['recording']['name']}"
+        of = answer.get("recording") or {"name": "which it does not name"}
+        told = ", ".join(("is the answer to another recording", of["name"], *of.get("others", ())))
         told = f"{told}, and not to {recording.path}" if recording.piped is None else told
         own, spared = ["json"], [f"{recording.output('json')}: {told}"]
     write = [] if "json" in own else [name for name in work.write if name not in own]
