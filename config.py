@@ -390,6 +390,8 @@ class InferenceConfig(BaseModel):
     @classmethod
     def _typed(cls, name: str, value: object, booleans: Mapping[str, bool]) -> object:
         """Convert text to a boolean or number if the parameter `name` takes one."""
+        if isinstance(value, Base64Text) and name != "known_speakers":
+            value = value[:]  # a long text
         if not isinstance(value, str):
             return value
         annotation = cls.model_fields[name].annotation

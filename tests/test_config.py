@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import config
 from config import DEMO_MODELS, MAX_SPEAKERS, InferenceConfig, ModelReference, ModelSettings
 from tests.helpers.programs import run_python
+from whosaid.payload.encodings import parse_json
 from whosaid.payload.languages import language_code
 from whosaid.payload.parameters import HotWord, VadParameters
 from whosaid.runtime.environment import nvidia_device_present
@@ -162,6 +163,11 @@ def test_vad_parameters_are_an_object_or_its_json():
 def test_lists_and_texts_have_bounds_and_no_contradictions(parameters):
     with pytest.raises(ValueError, match=f"^{next(iter(parameters))}: "):
         InferenceConfig.read(parameters)
+
+
+def test_a_long_text_of_a_body_is_a_text():
+    given = {"text": "so \n" * 9000}
+    assert InferenceConfig.read(parse_json(json.dumps(given))).text == given["text"]
 
 
 MUCH = {

@@ -1,6 +1,7 @@
 """`Idempotency-Key` of transcriptions: once computed, also without the first client."""
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -26,11 +27,24 @@ async def test_repeated_requests_are_answered_once():
     assert {(each.status, each.body) for each in replies} == {(200, replies[0].body)}
     replayed = [each.headers.get("idempotent-replayed") for each in replies]
     assert replayed == [None, "true", "true", "true"]
-    for other in ({"path": "/predict"}, {"query": b"x=1"}):
-        reply = await call(app, headers=ONCE, parts=HELLO, **other)
+    equally_long = {"parts": (HELLO[0].replace(b"AAAA", b"BBBB"),)}
+    for other in ({"path": "/predict"}, {"query": b"x=1"}, equally_long):
+        reply = await call(app, headers=ONCE, **{"parts": HELLO, **other})
         assert (reply.status, reply.code) == (422, "IDEMPOTENCY_KEY_REUSED")
     assert (await call(app, headers=JSON, parts=HELLO)).status == 200
     assert len(endpoint.seen) == 2
+
+
+@pytest.mark.parametrize("size", [1, 4, 12, 99])
+def test_a_forms_boundary_does_not_count(size):
+    def digest(boundary, content=b"AAAA"):
+        body = b"--%b\r\n\r\n%b\r\n--%b--" % (boundary, content, boundary)
+        parts = {"body": body[:size], "more_body": True}, {"body": body[size:]}
+        receive = AsyncMock(side_effect=parts)
+        kind = f"multipart/form-data; boundary={boundary.decode()}"
+        return asyncio.run(idempotency.BodyDigest(receive, kind).whole())
+
+    assert digest(b"one1") == digest(b"two2") != digest(b"two2", b"BBBB")
 
 
 @pytest.mark.parametrize("most_alone", [1, 0])

@@ -242,7 +242,9 @@ async def test_wrong_requests_are_refused_before_anything_is_kept(tmp_path):
             assert (reply.status, reply.code) == (status, code)
             assert reply.json["error"]["code"] == code
         assert (await ask(app)).json["data"] == []
-        assert (await send(app)).status == 202
+        keyed = {"idempotency-key": "one"}
+        assert (await send(app, **keyed)).status == 202
+        assert (await send(app, **keyed)).status == 202  # the same job
         reply = await client(app, "POST", "/v1/jobs", JSON, HELLO).run()
         assert (reply.status, reply.code, reply.headers["retry-after"]) == (429, "JOBS_FULL", "60")
         assert reply.parts_read == 0

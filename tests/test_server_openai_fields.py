@@ -239,6 +239,7 @@ WRONG = {
     "timestamp_granularities": {"timestamp_granularities": "char", **VERBOSE},
     "include": {"include": "item"},
     "chunking_strategy": {"chunking_strategy": "fixed"},
+    "chunking_strategy[(no name)]": {"chunking_strategy": '{"\\ud800": 1}'},
     "chunking_strategy[threshold]": {**SERVER_VAD, "chunking_strategy[threshold]": "1.5"},
     "chunking_strategy[prefix_padding_ms]": {
         "chunking_strategy": json.dumps({"type": "server_vad", "prefix_padding_ms": 9000})

@@ -202,8 +202,7 @@ def test_a_live_session_is_held_through_the_proxy(tmp_path, certificate):
 
 
 async def hold_a_session(url: str, tls: ssl.SSLContext) -> None:
-    """websockets' synchronous client would read and write one TLS connection in two threads, which
-    OpenSSL does not allow: a session in 1,000 was lost."""
+    """Without websockets' synchronous client, whose two threads share a TLS connection."""
     async with timeout(60), connect(url, ssl=tls, additional_headers=HEADERS) as session:
         assert json.loads(await session.recv())["type"] == "session.created"
         await session.send(json.dumps({"type": "input_audio_buffer.clear"}))

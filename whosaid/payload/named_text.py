@@ -74,7 +74,7 @@ def _has_turns(lines: list[_Line]) -> bool:
 def _read_line(line: str) -> _Line:
     line = line.strip()
     bold = BOLD.fullmatch(line)
-    head, text = (_unescaped(part) for part in bold.groups()) if bold else (line, "")
+    head, text = (ESCAPED.sub(r"\1", part) for part in bold.groups()) if bold else (line, "")
     found = LINE.fullmatch(head)
     if found is None or len((found["name"] or "").split()) > MOST_NAME_WORDS:
         return _Line(None, None, line)
@@ -82,7 +82,3 @@ def _read_line(line: str) -> _Line:
     if bold and words:
         return _Line(None, None, line)
     return _Line(time, name and " ".join(name.split()), words or text)
-
-
-def _unescaped(text: str) -> str:
-    return ESCAPED.sub(r"\1", text)

@@ -43,7 +43,7 @@ class Kind(Enum):
     UPGRADE_REQUIRED = "`/v1/realtime` without a WebSocket", 426
 
     # Codes of live sessions: OpenAI's, if it has one.
-    invalid_json = "not a JSON object, over 1 MiB besides audio, or over 1,000 values"
+    invalid_json = "not a JSON object, over 1 MiB besides audio, or over 17,000 values"
     unknown_event = "an unknown `type`"
     unsupported_event = "an event that transcription sessions lack (`response.create`)"
     unknown_parameter = "no such field; the update changes nothing"

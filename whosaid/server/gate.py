@@ -368,6 +368,8 @@ class Gate:
             try:
                 secret = self._secrets.find(token)
                 config, principal = secret.config, secret.principal
+                if (own := principal.account) and self._keys.account(own.name) is not own:
+                    raise Refusal(Kind.UNAUTHORIZED, "the client secret's key is no longer valid")
             except Refusal:
                 if not self._keys.begins_with(prefix):
                     raise

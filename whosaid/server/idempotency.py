@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,11 +39,36 @@ def reused() -> Refusal:
     return Refusal(Kind.IDEMPOTENCY_KEY_REUSED, text)
 
 
+class BodyDigest:
+    """Digests a received body without its form's boundary, which is new in each attempt."""
+
+    def __init__(self, receive: Receive, media_type: str) -> None:
+        self._boundary = parse_options_header(media_type)[1].get(b"boundary", b"")
+        self._receive, self.digest, self._tail = receive, sha256(), b""
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        data = (self._tail + message.get("body", b"")).replace(self._boundary, b"")
+        rest = len(self._boundary) if message.get("more_body") else 0
+        self.digest.update(data[: max(0, len(data) - rest)])
+        self._tail = data[max(0, len(data) - rest) :]
+        return message
+
+    async def whole(self) -> bytes:
+        """Receive the rest of the body; return the digest of all."""
+        while (await self.receive()).get("more_body", False):
+            pass
+        return self.digest.digest()
+
+
 @dataclass
 class KeptAnswer:
-    """An answer's messages, once `task` is done; `request` tells whether a request is the same."""
+    """An answer's messages, once `task` is done. A request is the same if `request` and, once it is
+    received, `body` are.
+    """
 
     request: tuple[object, ...]
+    body: bytes = b""
     task: asyncio.Task[None] | None = None
     messages: list[Message] = field(default_factory=list)
     since: float = 0.0
@@ -65,15 +91,16 @@ class IdempotentAnswers:
     ) -> None:
         """Answer a request; raise Refusal if its key belongs to another."""
         self._expire()
-        digest = sha256(principal.owner + key.encode()).digest()
-        request = (scope["path"], scope["query_string"], announced(Headers(scope=scope)))
+        digest, headers = sha256(principal.owner + key.encode()).digest(), Headers(scope=scope)
+        body = BodyDigest(receive, headers.get("content-type", ""))
+        asked = scope["path"], scope["query_string"], headers.get("accept"), announced(headers)
         if (kept := self._kept.get(digest)) is None:
-            kept = self._kept[digest] = KeptAnswer(request, since=now())
-            kept.task = asyncio.create_task(self._run(digest, kept, scope, receive, send))
+            kept = self._kept[digest] = KeptAnswer(asked, since=now())
+            kept.task = asyncio.create_task(self._run(digest, kept, scope, body, send))
             await self._wait(kept.task)
             replayed: tuple[tuple[bytes, bytes], ...] = ()
         else:
-            if kept.request != request:
+            if kept.request != asked:
                 raise reused()
             assert kept.task is not None
             await asyncio.wait({kept.task})
@@ -81,6 +108,8 @@ class IdempotentAnswers:
             if not kept.messages:  # it failed: this request is the first again
                 await self.answer(principal, key, scope, receive, send)
                 return
+            if await body.whole() != kept.body:
+                raise reused()
         for message in kept.messages:
             if "headers" in message:
                 message = {**message, "headers": [*message["headers"], *replayed]}
@@ -104,7 +133,7 @@ class IdempotentAnswers:
             task.exception()  # nobody is left to be told
 
     async def _run(
-        self, digest: bytes, kept: KeptAnswer, scope: Scope, receive: Receive, send: Send
+        self, digest: bytes, kept: KeptAnswer, scope: Scope, body: BodyDigest, send: Send
     ) -> None:
         messages: list[Message] = []
         streams = False
@@ -121,8 +150,8 @@ class IdempotentAnswers:
 
         try:
             async with asyncio.timeout(self._deadline):
-                await self._app(scope, receive, record)
-            kept.messages = messages
+                await self._app(scope, body.receive, record)
+            kept.messages, kept.body = messages, body.digest.digest()
         finally:
             status = messages[0]["status"] if messages else None
             if status != 200 or not kept.messages:

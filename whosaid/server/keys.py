@@ -147,6 +147,7 @@ class ApiKeys:
             self._take(read_keys(file))
 
     def account(self, name: str | None) -> Account | None:
+        self._look()
         return self._accounts.get(name or "")
 
     def begins_with(self, prefix: bytes) -> bool:

@@ -256,7 +256,7 @@ def shown(name: str) -> str:
 def first_fault(error: ValidationError) -> tuple[str, str]:
     """Return the field of pydantic's first error, and the reason."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return str(first["loc"][0]), first["msg"].replace("Input should", "should")
+    return str(*first["loc"][:1]), first["msg"].replace("Input should", "should")
 
 
 def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
