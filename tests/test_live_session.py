@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.sounds import silence
 from whosaid.asr import Guess, Prior, TranscriptionOptions
 from whosaid.asr.live_pass import Hypothesis, HypothesisWord
 from whosaid.errors import ModelError
@@ -93,11 +94,6 @@ def new_session(**changes: object) -> LiveSession:
     """A session whose items are named 0, 1, 2."""
     live = LiveSettings(**changes)  # type: ignore[arg-type]
     return LiveSession(live, TranscriptionOptions(), WINDOW_SECONDS, map(str, count()))
-
-
-def silence(seconds: float) -> np.ndarray:
-    """Samples that no model reads: tests give the words beside them."""
-    return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
 
 
 def next_pass(session: LiveSession, final: bool | None = None) -> WantedPass:

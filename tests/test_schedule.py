@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.sounds import silence
 from tests.support.tiny_whispers import hears_sound
 from whosaid.asr.frontend.schedule import MOST_RETRIES, WORD_EDGE, Schedule
 from whosaid.asr.frontend.target_speaker import TargetSpeaker
@@ -17,10 +18,6 @@ from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 def sound(seconds: float, level: float = 0.1) -> np.ndarray:
     noise = np.random.default_rng(0).normal(0, level, round(seconds * SAMPLE_RATE))
     return noise.astype(np.float32)
-
-
-def silence(seconds: float) -> np.ndarray:
-    return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
 
 
 def schedule_of(samples: np.ndarray, seconds: int) -> Schedule:

@@ -97,6 +97,11 @@ class Clone:
         self.log.unlink(missing_ok=True)
         return found
 
+    def wait_until_it_unpacks(self, process: subprocess.Popen[str]) -> None:
+        while not (self.hidden / "unpacks").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+
     def packages(self) -> set[str]:
         lines = (self.root / ".venv" / "lock.txt").read_text().splitlines()
         return {line.partition("==")[0] for line in lines if line[:1].isalnum()}
@@ -157,9 +162,7 @@ def test_two_first_starts_install_once(clone):
     """The second one waits, and takes nothing for half unpacked that the first one unpacks."""
     (clone.hidden / "slow").touch()
     with clone.start("scripts/setup") as first:
-        while not (clone.hidden / "unpacks").exists():
-            assert first.poll() is None
-            time.sleep(0.02)
+        clone.wait_until_it_unpacks(first)
         unpacked = clone.site / "new-1.dist-info"
         unpacked.mkdir()
         with clone.start("scripts/setup") as second:
@@ -180,9 +183,7 @@ def test_two_first_starts_install_once(clone):
 def test_a_killed_set_up_keeps_nobody_waiting(clone):
     (clone.hidden / "slow").touch()
     with clone.start("scripts/setup") as killed:
-        while not (clone.hidden / "unpacks").exists():
-            assert killed.poll() is None
-            time.sleep(0.02)
+        clone.wait_until_it_unpacks(killed)
         killed.kill()
         (clone.hidden / "slow").unlink()
         killed.communicate()

@@ -21,6 +21,7 @@ from benchmarks.voices.conversations import Conversation, load_conversations
 from benchmarks.voices.scoring import count_voices, diarization_parts, score_words, spoken_alone
 from config import DEMO_MODELS
 from tests.support.dialogue import Style, draw_dialogue
+from tests.support.sounds import silence
 from tests.support.speech import Voice
 from whosaid.diarization.diarizer import Diarization
 from whosaid.timebase import SAMPLE_RATE
@@ -45,13 +46,9 @@ def folder_of(folder, **recordings):
     return folder
 
 
-def quiet(seconds):
-    return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
-
-
 def test_recordings_without_turns_are_skipped(tmp_path):
-    entry = (quiet(8), TRUE, {"words": {"A": "a T_V_"}, "language": "de"})
-    folder = folder_of(tmp_path, talk=entry, unknown=(quiet(1), (), {}))
+    entry = (silence(8), TRUE, {"words": {"A": "a T_V_"}, "language": "de"})
+    folder = folder_of(tmp_path, talk=entry, unknown=(silence(1), (), {}))
     (talk,) = load_conversations(folder)
     assert (talk.name, talk.turns, talk.words, talk.speakers) == ("talk", TRUE, {"A": "a TV"}, 2)
     assert talk.recording == Recording(folder / "talk.flac", "de")
@@ -173,7 +170,7 @@ def test_clips_name_people_but_no_strangers():
     heard = []
     for name, spoken in turns.items():
         each = Conversation(name, Recording(name), spoken)
-        samples = quiet(15) + (name == "two")
+        samples = silence(15) + (name == "two")
         heard.append(naming.Heard(each, samples, naming.longest_alone(spoken)))
     vectors = {(each.conversation.name, who): axes[who] for each in heard for who in each.clips}
     vectors["", "dot"] = axes["d"]

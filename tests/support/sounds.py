@@ -23,7 +23,7 @@ PARTIALS = (1.0, 0.5, 0.3, 0.15, 0.1, 0.05)
 Signal = NDArray[np.float64]
 
 
-def silence(seconds: float, generator: np.random.Generator) -> Samples:
+def silence(seconds: float, generator: np.random.Generator | None = None) -> Samples:
     """Digital silence; the generator is not used."""
     return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
 
