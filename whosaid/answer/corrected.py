@@ -27,7 +27,7 @@ def consistent(answer: Mapping[str, Any]) -> dict[str, Any]:
         for word, timed in zip(turn.get("words", ()), segment.words, strict=True):
             word["timestamp"] = [timed.start, timed.end]
     turns.sort(key=lambda turn: turn["timestamp"][0])
-    with_speakers, chunks = bool(answer.get("speakers")), answer.get("chunks") or []
+    with_speakers, chunks = bool(answer.get("speakers")), chunks_of(answer)
     text = "".join(chunk["text"] for chunk in chunks)
     written = ("".join(map(add, (each["text"] for each in turns))) for add in (str, _spaced))
     if not with_speakers or all(text.split() != each.split() for each in written):

@@ -111,11 +111,12 @@ def read_rendering(answer: Mapping[str, Any], layout: InferenceConfig) -> Render
     return Rendering(answer["duration"], chunks, segments, _turns(answer, segments), layout)
 
 
-def chunks_of(answer: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def chunks_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the answer's chunks, or its text as one if it has no times."""
-    text, times = answer.get("text") or "", answer.get("chunks") or answer.get("speakers")
-    whole = {"text": text, "timestamp": (0.0, answer["duration"])}
-    return [whole] if text.strip() and not times else answer.get("chunks") or ()
+    chunks = [{"text": "", **each} for each in answer.get("chunks") or ()]
+    if not (chunks or answer.get("speakers")) and (text := answer.get("text") or "").strip():
+        chunks = [{"text": text, "timestamp": (0.0, answer["duration"])}]
+    return chunks
 
 
 def _words_of(text: str, words: list[Word], end: float) -> list[Word]:

@@ -22,7 +22,7 @@ from whosaid.answer.kept import layout_of
 from whosaid.answer.rendering import LAYOUT, read_rendering
 from whosaid.answer.speaker_names import BY_LABEL, speakers_of, with_speaker_names
 from whosaid.errors import InvalidParameter
-from whosaid.payload.parameters import MAX_NAME_CHARACTERS
+from whosaid.payload.parameters import MAX_NAME_CHARACTERS, Voice
 from whosaid.server.description import ANY_BODY, PARAMETERS, AnswerBody, ErrorBody, refusals
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.request_body import read_all
@@ -76,7 +76,7 @@ class SentTranscript(_Sent):
     chunks: list[SentTurn] = []
     words: list[SentWord] = []
     channels: list[SentChannel] = []
-    voices: dict[str, Any] = {}
+    voices: dict[str, Voice] = {}
     output: dict[str, str] = {}
     language: str | None = None
     warnings: list[str] = []
