@@ -242,9 +242,8 @@ async def test_wrong_requests_are_refused_before_anything_is_kept(tmp_path):
             assert (reply.status, reply.code) == (status, code)
             assert reply.json["error"]["code"] == code
         assert (await ask(app)).json["data"] == []
-        keyed = {"idempotency-key": "one"}
-        assert (await send(app, **keyed)).status == 202
-        assert (await send(app, **keyed)).status == 202  # the same job
+        for _ in range(2):  # the same job
+            assert (await send(app, **{"idempotency-key": "one"})).status == 202
         reply = await client(app, "POST", "/v1/jobs", JSON, HELLO).run()
         assert (reply.status, reply.code, reply.headers["retry-after"]) == (429, "JOBS_FULL", "60")
         assert reply.parts_read == 0

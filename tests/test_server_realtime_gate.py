@@ -277,14 +277,14 @@ def test_secrets_expire_and_are_so_many_at_most(monkeypatch):
     assert all(secrets.find(each.encode()) for each in list(others)[:3])
 
 
-def test_a_secret_ends_with_its_key(tmp_path, monkeypatch):
+def test_a_secret_ends_with_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr("whosaid.server.keys.LOOK_S", 0)
     file, of_bob = tmp_path / "keys.toml", "a-key-of-bob-alone"
     file.write_text(f'[bob]\nkeys = ["{of_bob}"]')
     app = live(Drivers(), api_keys_file=file)
     secret = asyncio.run(ask(app, token=of_bob)).json["value"].encode()
     app._secrets.find(secret)
-    file.write_text('[anna]\nkeys = ["a-key-of-anna-alone"]')
+    file.write_text('[anna]\nkeys = ["ek_key-of-anna-alone"]')
     with refused("UNAUTHORIZED"):
         app._open(SimpleNamespace(token=secret, scope={}))
 

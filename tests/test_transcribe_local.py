@@ -1,6 +1,7 @@
 """The endpoint of this process: when it loads which models."""
 
 import json
+from hashlib import sha256
 from math import inf
 
 import pytest
@@ -83,11 +84,11 @@ def test_corrected_texts_beside_recordings_are_aligned_and_stay(tmp_path, loaded
     assert is_corrected(json.loads((tmp_path / "a.json").read_text()))
     assert (tmp_path / "a.txt").read_text() == corrected
     out = tmp_path / "out"
-    for more in (": 2 done, ", ": 0 done, 2 done before"):
-        assert main(["transcribe", *options, "--text", "--output-dir", str(out)]) == 1
-        assert more in capsys.readouterr().err
-        assert is_corrected(json.loads((out / "a.json").read_text()))
-        assert (out / "a.txt").exists()
+    for text, force in ((corrected, []), (corrected, []), ("Anna: oh\n", ["--force"])):
+        (tmp_path / "a.txt").write_text(text)
+        assert main(["transcribe", *options, "--text", "--output-dir", str(out), *force]) == 1
+        made = json.loads((out / "a.json").read_text())["made_with"]["parameters"]
+        assert made["text"] == f"sha256 {sha256(text.encode()).hexdigest()}"
 
 
 def test_a_text_before_the_recordings_names_a_file(tmp_path, capsys):

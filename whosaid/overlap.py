@@ -441,13 +441,13 @@ def _without_echoes(chunks: Sequence[Chunk], part: Part) -> Iterator[Chunk]:
     moment, because both tracks contain its voice. Each word has one echo in another chunk.
     """
     dropped: set[tuple[int, int]] = set()
+    paired: set[tuple[int, int, str | None]] = set()
     for (one, first), (two, second) in combinations(enumerate(chunks), 2):
         if first.voice == second.voice or first.end < second.start or second.end < first.start:
             continue
         pairs = product(enumerate(first.words), enumerate(second.words))
-        paired: set[tuple[int, int]] = set()
         for (i, word), (j, other) in sorted(pairs, key=lambda pair: _apart(pair[0][1], pair[1][1])):
-            both = {(one, i), (two, j)}
+            both = {(one, i, second.voice), (two, j, first.voice)}
             if _is_echo(word, other) and paired.isdisjoint(both):
                 paired |= both
                 less = (word.probability or 0.0) < (other.probability or 0.0)
@@ -473,9 +473,9 @@ def _without(
 def _cut(chunks: Iterator[Chunk], times: Sequence[float], part: Part) -> Iterator[Chunk]:
     """Yield the chunks, cut at `times`, so that all words can be in order of time."""
     for chunk in chunks:
-        middles = [(word.start + word.end) / 2 for word in chunk.words]
-        places = {bisect(middles, each) for each in times if chunk.start < each < chunk.end}
-        for start, stop in pairwise([0, *sorted(places - {0, len(middles)}), len(middles)]):
+        starts = [word.start for word in chunk.words]
+        places = {bisect(starts, each) for each in times if chunk.start < each < chunk.end}
+        for start, stop in pairwise([0, *sorted(places - {0, len(starts)}), len(starts)]):
             yield from part(chunk, start, stop)
 
 
@@ -486,8 +486,8 @@ def _nearest(word: Word, others: Sequence[Word]) -> Word:
 
 
 def _is_echo(word: Word, other: Word, seconds: float = SAME_MOMENT) -> bool:
-    one, two = (letters(each.text) or each.text for each in (word, other))
-    return one == two and _apart(word, other) <= seconds
+    near = _apart(word, other) <= seconds
+    return near and (letters(word.text) or word.text) == (letters(other.text) or other.text)
 
 
 def _apart(word: Word, other: Word) -> float:

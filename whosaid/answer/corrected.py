@@ -29,21 +29,19 @@ def consistent(answer: Mapping[str, Any]) -> dict[str, Any]:
     turns.sort(key=lambda turn: turn["timestamp"][0])
     with_speakers, chunks = bool(answer.get("speakers")), chunks_of(answer)
     text = "".join(chunk["text"] for chunk in chunks)
-    written = ("".join(map(add, (each["text"] for each in turns))) for add in (str, _spaced))
-    if not with_speakers or all(text.split() != each.split() for each in written):
+    spaced = any(" " in each["text"] or each["text"].isascii() for each in turns)
+    texts = (each["text"] for each in turns)
+    written = "".join(f" {text}" if spaced and not text[:1].isspace() else text for text in texts)
+    if not with_speakers or text.split() != written.split():
         chunks = [
             {key: turn[key] for key in turn if key not in ("words", "speaker")} for turn in turns
         ]
-        text = "".join(_spaced(chunk["text"]) for chunk in chunks)
+        text = written
     made = {**answer, "speakers": turns if with_speakers else [], "chunks": chunks}
     words = [word for turn in turns for word in turn.get("words", ())]
     if words or "words" in answer:
         made["words"] = sorted(words, key=lambda word: word["timestamp"][0])
     return {**made, "text": text}
-
-
-def _spaced(text: str) -> str:
-    return text if text[:1].isspace() else f" {text}"
 
 
 def _turns(answer: Mapping[str, Any]) -> list[Entry]:
@@ -66,14 +64,14 @@ def _turns(answer: Mapping[str, Any]) -> list[Entry]:
 
 
 def _chunks(answer: Mapping[str, Any]) -> list[Entry]:
-    """Return the chunks, each with its words; the words in the time of a corrected one are lost."""
+    """Return the chunks, each with its words; those of a corrected one are lost."""
     words, chunks = deque(answer.get("words") or ()), []
     for chunk in chunks_of(answer):
         own, rest = [], "".join(chunk["text"].split())
+        while words and words[0]["timestamp"][1] <= chunk["timestamp"][0]:
+            words.popleft()
         while words and rest and rest.startswith(word := "".join(words[0]["word"].split())):
             rest = rest.removeprefix(word)
             own.append(words.popleft())
-        while rest and words and sum(words[0]["timestamp"]) < 2 * chunk["timestamp"][1]:
-            words.popleft()
         chunks.append({**chunk, "words": [] if rest else own})
     return chunks

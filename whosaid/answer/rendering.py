@@ -13,7 +13,7 @@ from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_chan
 
 # The parameters that change files, but not the answer.
 LAYOUT = (*OF_CUES, "recording_name", "txt_times")
-FURTHEST = 300  # words of other voices between two of a chunk
+FURTHEST, LATE = 300, 1.0  # words between two of a chunk; seconds of a word behind its chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _words_of(text: str, words: list[Word], end: float) -> list[Word]:
     """
     places = []
     for place, word in enumerate(words):
-        if word.text and word.start < end and text.startswith(word.text):
+        if word.text and word.start < end + LATE and text.startswith(word.text):
             text = text.removeprefix(word.text)
             places.append(place)
         if not text or place - (places or [0])[-1] > FURTHEST:

@@ -81,12 +81,12 @@ class IncomingBody:
     """The received bytes of a body, at most `limit`; `permit` counts them."""
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.received, self.complete = limit, 0, asyncio.Event()
+        self.limit, self.received, self.complete, self._due = limit, 0, asyncio.Event(), 0.0
         self.permit: Permit | None = None
-        self._due = time.monotonic() + PATIENCE_S
 
     async def next(self, receive: Receive) -> Message:
         """Return the next message. Raises Refusal for a body that is too large or too slow."""
+        self._due = self._due or time.monotonic() + PATIENCE_S
         try:
             async with asyncio.timeout(self._due - time.monotonic()):
                 message = await receive()
@@ -367,9 +367,9 @@ class Gate:
         if token.startswith(prefix):
             try:
                 secret = self._secrets.find(token)
-                config, principal = secret.config, secret.principal
-                if (own := principal.account) and self._keys.account(own.name) is not own:
+                if (own := secret.principal.account) and self._keys.account(own.name) is not own:
                     raise Refusal(Kind.UNAUTHORIZED, "the client secret's key is no longer valid")
+                config, principal = secret.config, secret.principal
             except Refusal:
                 if not self._keys.begins_with(prefix):
                     raise

@@ -106,10 +106,10 @@ class TranscriptionJob:
     def write(self, work: RecordingWork, run: Run) -> None:
         """Transcribe a recording into its files, or show the failure. Raises Unusable."""
         path, job = work.recording.path, self
-        if work.text is not None:
-            parameters = {**self.parameters, "text": work.text}
-            job = replace(self, parameters=parameters, text=work.recording.output("txt"))
         with shown_failures(path, run):
+            if work.text is not None:
+                parameters = {**self.parameters, "text": read_text(work.text)}
+                job = replace(self, parameters=parameters, text=work.text)
             with job.answered(work.recording, run, kept_in_file=True) as (answer, seconds):
                 left = work if self.force else sparing(work, WAY_OUT)  # files may be new meanwhile
                 if left.write:
@@ -224,7 +224,7 @@ def _prepared(recording: Recording, request: kept.RunRequest, options: Namespace
             say(f"{recording.path}: warning: {warning}")
     work = needed_work(recording, request, formats, anew)
     if text is not None:
-        work = replace(work, text=text, why="")
+        work = replace(work, text=path, why="")
     return work if options.force else sparing(work, WAY_OUT)
 
 

@@ -154,16 +154,16 @@ class Recording:
 
     def corrected(self, again: bool) -> Path | None:
         """Return the TXT file, among the outputs or beside the recording, whose text the answer
-        does not have; `again` one that the answer was made with, too.
+        does not have; `again` also one that the answer was made with.
         """
         if self.piped is not None:
             return None
         path, answer = self.output("txt"), self.kept_answer() or {}
-        known = None if again and kept.is_corrected(answer) else _output(answer).get("txt")
-        if path.exists() and not _says(path, known):
+        if path.exists() and not _says(path, _output(answer).get("txt")):
             return path
         beside = replace(self, stem=self.path.with_name(self.stem.name))
-        return None if beside.stem == self.stem else beside.corrected(again=True)
+        found = None if beside.stem == self.stem else beside.corrected(again=True)
+        return found or (path if again and path.exists() and kept.is_corrected(answer) else None)
 
     def remove_outdated(self, answer: dict[str, Any], keep: Path | None) -> list[str]:
         """Remove our files that differ from this answer's, but not `keep`; return their formats."""
@@ -408,8 +408,8 @@ def rename_speakers(recording: Recording, names: Names) -> tuple[int, list[str]]
 class RecordingWork:
     """A run's work for a recording: `write` these formats, after transcription or from the kept
     answer. `why` is the reason to transcribe it again. `edited` files were edited by the user, and
-    stay. `spared` has a line for every file that cannot be overwritten. `text` is what the user has
-    corrected in the TXT file, which stays.
+    stay. `spared` has a line for every file that cannot be overwritten. `text` is the file with the
+    user's text, which stays.
 
     Answers are read only when needed, because those of all recordings do not fit in memory.
     """
@@ -420,7 +420,7 @@ class RecordingWork:
     why: str = ""
     edited: Sequence[Path] = ()
     spared: Sequence[str] = ()
-    text: str | None = None
+    text: Path | None = None
 
     @property
     def is_refused(self) -> bool:
