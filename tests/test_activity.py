@@ -78,12 +78,12 @@ def test_a_pipelines_activity_has_the_speakers_of_its_turns(demo_endpoint):
 
 def test_activity_has_the_labels_of_many_turns():
     """12 windows of a second, each with a speaker of its own: pyannote sorts them as texts."""
-    hard, soft = np.ones((12, 50, 1)), np.ones((12, 50, 2)) * [1, 0]
     window, decided = SlidingWindow(duration=1.0, step=1.0), np.eye(12).repeat(50, axis=0)
-    segmentations = SimpleNamespace(data=hard, soft=soft, labels=None, sliding_window=window)
+    of_windows = {"data": np.ones((12, 50, 1)), "soft": np.ones((12, 50, 2)) * [1, 0]}
+    segmentations = SimpleNamespace(**of_windows, labels=None, sliding_window=window)
     found = _activity(segmentations, np.arange(12)[:, None], decided)
-    frames = SlidingWindowFeature(decided, SlidingWindow(duration=0.02, step=0.02))
-    turns = SpeakerDiarization.to_annotation(frames)
+    window = SlidingWindow(duration=0.02, step=0.02)
+    turns = SpeakerDiarization.to_annotation(SlidingWindowFeature(decided, window))
     names = dict(zip(turns.labels(), SpeakerDiarization.classes(None), strict=False))
     for turn, _, label in turns.rename_labels(mapping=names).itertracks(yield_label=True):
         within = found.within(turn.start + 0.1, turn.end - 0.1).speaking

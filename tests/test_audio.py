@@ -343,6 +343,11 @@ class TestSeparateChannels:
             run_steps(decoding_steps(data, 16_000, AudioLimits(60, 2**24), separate=True))
 
 
+def test_memory_does_not_grow_with_the_length_of_mono():
+    data = files.encoded(files.wav_file(np.zeros(48_000 * 900, np.float32), 48_000), "a.flac")
+    assert len(decoded(data).samples) == 16_000 * 900
+
+
 class TestOppositePhase:
     """Two channels of which one is the other's negative, as from a cable with swapped wires."""
 

@@ -8,7 +8,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-from asyncio import timeout
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -203,7 +202,7 @@ def test_a_live_session_is_held_through_the_proxy(tmp_path, certificate):
 
 async def hold_a_session(url: str, tls: ssl.SSLContext) -> None:
     """Without websockets' synchronous client, whose two threads share a TLS connection."""
-    async with timeout(60), connect(url, ssl=tls, additional_headers=HEADERS) as session:
+    async with asyncio.timeout(60), connect(url, ssl=tls, additional_headers=HEADERS) as session:
         assert json.loads(await session.recv())["type"] == "session.created"
         await session.send(json.dumps({"type": "input_audio_buffer.clear"}))
         assert json.loads(await session.recv())["type"] == "input_audio_buffer.cleared"

@@ -120,9 +120,7 @@ def chunks_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _words_of(text: str, words: list[Word], end: float) -> list[Word]:
-    """Remove the words of a chunk's `text` from `words`, past other voices', and return them; none
-    if they are not the whole text until second `end`.
-    """
+    """Take the words of a whole `text` until second `end` out of `words`, past other voices'."""
     places = []
     for place, word in enumerate(words):
         if word.text and word.start < end + LATE and text.startswith(word.text):

@@ -445,10 +445,10 @@ class _Recording:
 
         mean = "+".join(f"{1 / channels}*c{channel}" for channel in range(channels))
         mix = ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}")
-        mixed = filtered(noted(), *mix)
-        if channels == 1:
-            yield from mixed
+        if channels == 1:  # of which no block is noted: an hour would not fit
+            yield from filtered(blocks, *mix)
             return
+        mixed = filtered(noted(), *mix)
         voiced = taken = None
         for stretch in _stretches(mixed):
             each = [packed.popleft().reshape(-1, channels) for _ in stretch]

@@ -55,7 +55,7 @@ def choose(
     """
     names = _names(options, bundled, speakers)
     try:
-        if names["asr_model"] == whisper_base.HUB_ID and "asr_model" not in named(options):
+        if names["asr_model"] in (whisper_base.HUB_ID, "base"):
             names["asr_model"] = _whisper_base(say, alone)
         settings = _downloaded(names, alone)
     except (EndpointError, ValueError) as error:

@@ -203,8 +203,9 @@ class RequestContext:
             if self._streams and self.first_event_s is None:
                 self.first_event_s = self.seconds
             self._complete = not message.get("more_body", False)
-            # After a refusal a client with `Expect: 100-continue` sends no body.
-            if self._complete and self.body.has_more(self.headers) and "expect" not in self.headers:
+            # A client that waits for `100 Continue` sends no body after a refusal.
+            waits = "expect" in self.headers and not self.body.received
+            if self._complete and self.body.has_more(self.headers) and not waits:
                 await self._send_on({**message, "more_body": True})
                 await self._discard()
                 message = {"type": "http.response.body", "body": b""}

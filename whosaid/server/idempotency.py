@@ -63,9 +63,7 @@ class BodyDigest:
 
 @dataclass
 class KeptAnswer:
-    """An answer's messages, once `task` is done. A request is the same if `request` and, once it is
-    received, `body` are.
-    """
+    """An answer's messages, once `task` is done; its `request`; the digest of the body."""
 
     request: tuple[object, ...]
     body: bytes = b""

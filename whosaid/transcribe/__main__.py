@@ -175,6 +175,8 @@ def write_all(
 
 def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: Terminal) -> int:
     found = find_recordings(options.recordings, options.output_dir, options.tracks)
+    if options.output_dir is not None:
+        options.output_dir.mkdir(parents=True, exist_ok=True)  # before hours of work
     _tell_left_out(options.recordings)
     formats = options.output_format
     _keep_text(options.text, found, formats)
@@ -429,7 +431,7 @@ def run(options: Namespace) -> int:
         say(f"{options.program}: {error}")
         return WRONG
     except (Failed, OSError, ValueError) as error:
-        say(str(error) if isinstance(error, ValueError) else reason(error))
+        say(reason(error) if isinstance(error, Failed) else str(error))
     except KeyboardInterrupt:
         return INTERRUPTED
     return FAILED
