@@ -303,6 +303,7 @@ def test_a_window_is_decoded_again_from_a_quiet_point_after_its_loop():
     assert start / SAMPLE_RATE == pytest.approx(20.3, abs=0.1)
     (again,) = schedule.pop_ready(1)
     assert (again.start, again.stop) == (start, window.stop)
+    assert schedule.complete(again, again.stop, looped=True) == again.stop
 
 
 def test_loops_at_most_double_the_decoded_audio():

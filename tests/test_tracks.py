@@ -38,8 +38,8 @@ def stereo(voices) -> bytes:
     return wav_file(np.stack(voices, axis=1), RATE)
 
 
-def tracks(*contents: bytes, limits: AudioLimits = LIMITS) -> Audio:
-    return run_steps(decode_tracks(contents, RATE, limits))
+def tracks(*contents: bytes, limits: AudioLimits = LIMITS, starts=(0.0, 0.0)) -> Audio:
+    return begin_at(run_steps(decode_tracks(contents, RATE, limits)), starts, limits)
 
 
 def test_tracks_are_the_channels_of_one_file(files, stereo):
@@ -52,14 +52,14 @@ def test_rates_lengths_and_beginnings_may_differ():
     """Stereo is mixed. A later end is silence, and so is the time before a beginning."""
     long, short = chirp(44_100, 2.0), chirp(8_000, 0.5)
     contents = wav_file(np.stack([long, long], axis=1), 44_100), wav_file(short, 8_000)
-    found = begin_at(tracks(*contents), [0.25, 1.5], LIMITS)
-    assert found.duration == pytest.approx(3.5)
+    found = tracks(*contents, starts=(0.25, 1.5))
+    assert found.duration == pytest.approx(2.25)
     alone = [decode_audio(each, RATE, LIMITS).samples for each in contents]
     for channel, samples, start in zip(found.channels, alone, (0.25, 1.5), strict=True):
         first = round(start * RATE)
         np.testing.assert_array_equal(channel[first : first + len(samples)], samples)
         assert np.count_nonzero(channel) == np.count_nonzero(samples)
-        assert len(channel) == round(3.5 * RATE)
+        assert len(channel) == round(2.25 * RATE)
 
 
 def test_limits_hold_for_all_files_and_errors_name_one(files):
@@ -70,7 +70,7 @@ def test_limits_hold_for_all_files_and_errors_name_one(files):
     with pytest.raises(AudioTooLong, match=r"2 channels of 2\.0 s"):
         tracks(files[0], short, limits=half)
     with pytest.raises(AudioTooLong, match=r"2 channels of 9\.0 s"):
-        begin_at(tracks(*files), [0.0, 7.0], AudioLimits(17.9, 2**24))
+        tracks(*files, limits=AudioLimits(17.9, 2**24), starts=(0.0, 7.0))
     with pytest.raises(InvalidAudio, match="file 2: "):
         tracks(files[0], b"no audio")
     with refused("AUDIO_TOO_LONG"):

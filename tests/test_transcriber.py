@@ -154,6 +154,8 @@ def test_speech_behind_the_end_of_a_text_is_written(most, seconds, timestamps):
     assert max(np.diff([-1, *places, len(words)])) <= 2
     assert len(places) >= 0.65 * len(words)
     assert transcript.unwritten == ()
+    pairs = itertools.pairwise(transcript.chunks)
+    assert all(one.end <= two.start + 0.01 for one, two in pairs)
     assert sum(len(each.samples) for each in recogniser.requests) <= 5 * len(samples)
 
 

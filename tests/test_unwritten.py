@@ -126,8 +126,9 @@ def test_gaps_are_all_spans_with_too_few_words(edges, bounds):
 
 
 def test_unwritten_spans_begin_and_end_with_speech():
-    """Pauses within a gap are not; short ones between two spans are."""
-    speech = ((0.0, 2.0), (3.0 - SHORTEST_PAUSE / 2, 4.0), (20.0, 21.0))
+    """Pauses within a gap are not; short ones between two spans are. A blip is left out."""
+    blip = (25.0, 25.0 + SHORTEST_LISTED / 2)
+    speech = ((0.0, 2.0), (3.0 - SHORTEST_PAUSE / 2, 4.0), (20.0, 21.0), blip)
     told = unwritten_speech(words((0.0, 0.5)), speech, counting(*speech))
     assert told == (Unwritten(0.5, 4.0), Unwritten(20.0, 21.0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -362,9 +363,13 @@ class WindowDecoding:
             result.language,
             result.language_probability,
         )
-        return self._add(
-            decoded, reader, lambda again: reader.chunks(window, read.kept(again), samples, result)
-        )
+
+        def read_chunks(again: bool) -> list[Chunk]:
+            """Align the words with the samples that are not decoded again."""
+            length = read.seek - window.start if again and read.seek else None
+            return reader.chunks(window, read.kept(again), samples[:length], result)
+
+        return self._add(decoded, reader, read_chunks)
 
     def _add(
         self,
@@ -411,29 +416,46 @@ class WindowDecoding:
         gaps = find_unwritten(words, first, last, self._schedule.speech_before)
         if self._in_order:
             gaps = [gap for gap in gaps if gap.stop == len(words)]
-        kept, place = list[Chunk](), 0
+        kept, place, since = list[Chunk](), 0, 0.0
         for gap in gaps:
             begin, end = round(gap.start * SAMPLE_RATE), round(gap.end * SAMPLE_RATE)
             windows = self._schedule.decode_again(window, begin, end, retries)
             if windows:
-                kept += _part(chunks, place, gap.first, reader)
-                place = gap.first
+                kept += _part(chunks, place, gap.first, reader, since, gap.start)
+                place, since = gap.first, gap.end
             for number, each in enumerate(windows, 1):
                 last = gap.end if number == len(windows) else each.stop / SAMPLE_RATE
                 stop = place + sum(word.start < last for word in words[place : gap.stop])
-                self._previous[each] = _part(chunks, place, stop, reader)
+                self._previous[each] = _part(chunks, place, stop, reader, until=last)
                 place = stop
-        return [*kept, *_part(chunks, place, len(words), reader)] if gaps else [*chunks]
+        return [*kept, *_part(chunks, place, len(words), reader, since)] if gaps else [*chunks]
 
 
-def _part(chunks: Sequence[Chunk], first: int, stop: int, reader: ChunkReader) -> list[Chunk]:
-    """Return the chunks with only the words from number `first` to `stop`."""
+def _part(
+    chunks: Sequence[Chunk],
+    first: int,
+    stop: int,
+    reader: ChunkReader,
+    since: float = 0.0,
+    until: float = math.inf,
+) -> list[Chunk]:
+    """Return the chunks with only the words from number `first` to `stop`, which Whisper may have
+    stretched over a gap: their times lie between `since` and `until` seconds.
+    """
     found: list[Chunk] = []
     for chunk in chunks:
         count = len(chunk.words)
         found += reader.part(chunk, min(max(first, 0), count), min(max(stop, 0), count))
         first, stop = first - count, stop - count
-    return found
+    return [
+        replace(
+            each,
+            start=max(each.start, since),
+            end=min(each.end, until),
+            words=tuple(replace(word, end=min(word.end, until)) for word in each.words),
+        )
+        for each in found
+    ]
 
 
 def seconds_of(speech: Sequence[SampleSpan]) -> tuple[tuple[float, float], ...]:

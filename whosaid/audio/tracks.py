@@ -1,7 +1,6 @@
 """Decodes a conversation that has a file for each speaker, as recorders of calls write it.
 
-The files may have different formats, rates and lengths. Each is mixed to one channel, and the
-channels of all begin together, or at `starts`.
+The files may have different formats, rates and lengths. Each is mixed to one channel.
 """
 
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from whosaid.timebase import SAMPLE_RATE
 
 
 async def decode_tracks(files: Sequence[bytes], sampling_rate: int, limits: AudioLimits) -> Audio:
-    """Decode each file to one channel, in the steps of `decoding_steps`; later ends are silent.
+    """Decode each file to one channel of its own length, in the steps of `decoding_steps`.
 
     `limits` hold for all files together. Raises InvalidAudio, AudioTooLong.
     """
@@ -36,21 +35,20 @@ async def decode_tracks(files: Sequence[bytes], sampling_rate: int, limits: Audi
         for number, track in enumerate(tracks, 1)
         for warning in track.warnings
     )
-    audio = Audio(channels, duration, tuple(warnings))
-    return begin_at(audio, [0.0] * len(channels), limits)
+    return Audio(channels, duration, tuple(warnings))
 
 
 def begin_at(audio: Audio, starts: Sequence[float], limits: AudioLimits) -> Audio:
     """Return the audio with each channel (n,) begun at its second of `starts`, and silent before
-    and after. Raises AudioTooLong.
+    and after, until the last one ends. Raises AudioTooLong.
     """
-    duration = audio.duration + max(starts)
+    firsts = [round(start * SAMPLE_RATE) for start in starts]
+    stops = [first + len(each) for first, each in zip(firsts, audio.channels, strict=True)]
+    duration = max(stops) / SAMPLE_RATE
     if duration * len(starts) > limits.max_seconds:
         told = f"{len(starts)} channels of {duration:.1f} s are longer than the"
         raise AudioTooLong(f"{told} {limits.max_seconds:g} s that this endpoint accepts")
-    samples = max(map(len, audio.channels)) + round(max(starts) * SAMPLE_RATE)
-    channels = np.zeros((len(starts), samples), np.float32)
-    for channel, start, each in zip(channels, starts, audio.channels, strict=True):
-        first = round(start * SAMPLE_RATE)
-        channel[first : first + len(each)] = each
+    channels = np.zeros((len(starts), max(stops)), np.float32)
+    for channel, first, stop, each in zip(channels, firsts, stops, audio.channels, strict=True):
+        channel[first:stop] = each
     return replace(audio, channels=tuple(channels), duration=duration)

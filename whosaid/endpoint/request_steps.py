@@ -153,7 +153,8 @@ class RequestSteps:
         limits = self._workers.limits.less(config.reference_bytes)
         files = decode_files(self._request.upload.take(), limits)
         rate = config.sampling_rate
-        if len(files) > 1:
+        tracks = len(files) > 1
+        if tracks:
             audio = await decode_tracks(files, rate, limits)
         else:
             hear = None if config.separate else partial(self._hear, begun)
@@ -164,8 +165,8 @@ class RequestSteps:
             given, count = getattr(config, name), len(audio.channels)
             if given and len(given) != count:
                 raise InvalidParameter(f"needs one for each channel; the audio has {count}", name)
-        if config.channel_starts:
-            audio = begin_at(audio, config.channel_starts, limits)
+        if config.channel_starts or tracks:
+            audio = begin_at(audio, config.channel_starts or [0.0] * len(audio.channels), limits)
         return await without_crosstalk(audio)
 
     async def _hear(

@@ -247,7 +247,8 @@ class Schedule:
         """Return the sample at which decoding resumes after a loop that began at `seek`: a quiet
         point soon after it, or if `seek` is in the window's first half, of LOOP_PART.
         """
-        length, first, last = window.stop - window.start, seek, seek + WORD_EDGE
+        length = window.stop - window.start
+        first, last = min(seek, window.stop - SAMPLES_PER_TOKEN), seek + WORD_EDGE
         if seek < window.start + length // 2:
             first, last = (window.start + int(length * part) for part in LOOP_PART)
         seek = self._planner.quietest(first, last)

@@ -186,7 +186,7 @@ class ChunkReader:
             replace(
                 chunk,
                 text="".join(word.text for word in words),
-                start=words[0].start if first else chunk.start,
+                start=words[0].start if first else min(chunk.start, words[0].start),
                 end=words[-1].end if stop < len(chunk.words) else chunk.end,
                 words=words,
                 tokens=chunk.tokens[tokens],

@@ -64,7 +64,7 @@ def unwritten_speech(
                 spans[-1] = Unwritten(spans[-1].start, end)
             else:
                 spans.append(Unwritten(start, end))
-        found += spans
+        found += [each for each in spans if each.end - each.start >= SHORTEST_LISTED]
     starts = np.sort([*(each.start for each in words), *(each.start for each in found)])
     ends = np.sort([*(each.end for each in words), *(each.end for each in found)])
     for start, end in speech:
