@@ -116,6 +116,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             QUICK,
             _path("--voices", "single voices to mix, in files named SPEAKER-..."),
             _path("--recordings", "also conversations with known words, as for voices"),
+            _path("--conversation", "also a conversation of single voices with several clips each"),
             PIPE,
             MODEL,
             argument(

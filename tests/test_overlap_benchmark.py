@@ -1,6 +1,6 @@
 """The benchmark of people who talk at once: mixtures, and errors counted by hand."""
 
-from itertools import permutations
+from itertools import pairwise, permutations
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
-from benchmarks.voices.mixtures import DEGREES, SingleVoice, mix, split_of
+from benchmarks.voices.mixtures import DEGREES, SingleVoice, conversation, mix, split_of
 from benchmarks.voices.overlap import GivenTurns, timed
 from benchmarks.voices.overlap_errors import BY_SPEAKER, IN_TIME, TEXT, mark_overlap, word_errors
+from tests.support.audio_files import speech, wav_file
 from whosaid.diarization.diarizer import Diarization, SpeakerHints
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn, Word
@@ -112,6 +113,16 @@ def test_voices_of_a_mixture_overlap_as_much_as_asked(degree, size):
     loud = np.abs(scene.samples) > 0
     assert loud.sum() / SAMPLE_RATE <= sum(len(each.samples) for each in cast) / SAMPLE_RATE
     assert scene.samples.max() <= 1
+
+
+def test_voices_of_a_conversation_take_turns(tmp_path):
+    for name, seconds in {"A-0": 2.0, "A-1": 3.0, "A-2": 2.0, "B-0": 2.5}.items():
+        (tmp_path / name).write_bytes(wav_file(speech(seconds), SAMPLE_RATE))
+    scene = conversation(tmp_path, lambda samples: [Word("x", 0.0, len(samples) / SAMPLE_RATE)])
+    assert [word.speaker for word in scene.words] == ["A", "B", "A", "A"]
+    for one, two in pairwise(scene.words):
+        shorter = min(one.end - one.start, two.end - two.start)
+        assert one.end - two.start == pytest.approx(shorter / 4, abs=1e-3)
 
 
 def test_speakers_of_a_split_are_always_the_same():

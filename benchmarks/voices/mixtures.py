@@ -4,10 +4,11 @@ A mixture has the same voices at every degree of overlap, so that degrees are co
 words. A hash of the speaker's name splits speakers into training, development and test.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,21 @@ def mixtures(
             for degree in DEGREES:
                 name = f"{size} voices, {degree:.0%} overlap, {number}"
                 yield name, mix(cast, degree, np.random.default_rng([size, number]))
+
+
+def conversation(folder: Path, recognise: Recognise) -> Scene:
+    """Let the voices of a folder's clips speak by turns. Each turn overlaps the one before by a
+    quarter. Raises ValueError without clips.
+    """
+    detect, clips = SpeechDetector(), defaultdict[str, list[Path]](list)
+    for file in sorted(folder.glob("*-*")):
+        clips[file.name.split("-")[0]].append(file)
+    rounds = zip_longest(*clips.values())
+    turns = [load_voice(file, detect) for files in rounds for file in files if file]
+    if not turns:
+        raise ValueError(f"{folder}: has no clips in files named SPEAKER-...")
+    cast = [replace(each, words=tuple(recognise(each.samples))) for each in turns]
+    return mix(cast, DEGREES[1], np.random.default_rng(0))
 
 
 def mix(cast: Sequence[SingleVoice], degree: float, rng: np.random.Generator) -> Scene:

@@ -24,7 +24,7 @@ from benchmarks.report import Results, Tables
 from benchmarks.voices.answers import Answer, ask, whisperx_rule
 from benchmarks.voices.bench import load
 from benchmarks.voices.conversations import load_conversations
-from benchmarks.voices.mixtures import mixtures
+from benchmarks.voices.mixtures import conversation, mixtures
 from benchmarks.voices.overlap_errors import BY_SPEAKER, IN_TIME, INSIDE, PARTS, TEXT, word_errors
 from handler import EndpointHandler
 from tests.support.audio_files import wav_file
@@ -37,7 +37,7 @@ from whosaid.transcript import SpeakerTurn, Word
 
 OURS, WHISPERX = RULES = ("this project", "WhisperX's rule")
 CASTS, QUICK_CASTS = {2: 6, 3: 2}, {2: 1}  # mixtures at each degree by number of voices
-REAL, MIXED = "real", "mixed"
+REAL, MIXED, CONVERSATION = "real", "mixed", "conversation"
 CHANGE = "change, points"
 
 
@@ -99,6 +99,8 @@ class OverlapBench:
         casts = QUICK_CASTS if options.quick else CASTS
         if options.only in MIXED:
             yield from mixtures(options.voices, options.split, casts, self.recognise)
+        if options.conversation and options.only in CONVERSATION:
+            yield CONVERSATION, conversation(options.conversation, self.recognise)
 
     def diarize(self, scene: Scene) -> None:
         """Keep the diarization of a scene, and its seconds, for `measure`."""
@@ -183,7 +185,7 @@ def figures(results: dict[str, Any]) -> Tables:
             else:
                 cells |= _compared(some, rows.get((kind, sets[0]), []))
             table.append(cells)
-    degrees = [each for each in kinds if each != REAL]
+    degrees = [each for each in kinds if each not in (REAL, CONVERSATION)]
     whole = [each for each in sets if all((kind, each) in rows for kind in degrees)]
     lines = {each: [rows[kind, each] for kind in degrees] for each in whole}
     return {"overlap": table, "plot": _plot(degrees, lines) if degrees else ""}
@@ -222,8 +224,9 @@ def _count(rows: Sequence[dict[str, Any]], rule: str, measure: str, *parts: str)
 
 
 def _kind(row: dict[str, Any]) -> str:
-    """Return "real", or the degree of overlap of a mixture."""
-    return str(row["name"]).split(", ")[0 if row["name"].startswith(REAL) else 1]
+    """Return "real", "conversation", or the degree of overlap of a mixture."""
+    first, *others = str(row["name"]).split(", ")
+    return first if first in (REAL, CONVERSATION) else others[0]
 
 
 def _cells(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
