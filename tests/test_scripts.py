@@ -70,7 +70,7 @@ def test_the_check_takes_no_arguments(clone):
 
 
 def test_help_works_without_python(clone, tmp_path):
-    for name in ("bash", "env", "dirname", "sed"):
+    for name in ("bash", "env", "dirname", "readlink", "sed"):
         (tmp_path / name).symlink_to(shutil.which(name))
     done = run(clone, "demo", "-h", path=str(tmp_path))
     assert done.returncode == 0
@@ -79,7 +79,9 @@ def test_help_works_without_python(clone, tmp_path):
 
 def test_modules_in_the_working_folder_are_not_imported(clone, tmp_path):
     (tmp_path / "argparse.py").write_text("raise SystemExit('shadowed')")
-    command = [clone / "scripts" / "demo", "--help"]
+    link = tmp_path / "link"  # as one on PATH
+    link.symlink_to(clone / "scripts" / "demo")
+    command = [link, "--help"]
     environment = {"PATH": f"{clone / 'programs'}:/usr/bin:/bin"}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
