@@ -86,12 +86,15 @@ def test_repetition_that_attention_follows_is_spoken(period, before, times):
     assert once == distinct(before, 1000) + distinct(period) + distinct(7, 2000)
 
 
-@given(PERIODS, st.integers(0, 30), st.sampled_from(["still", "to and fro", "back"]))
+@given(PERIODS, st.integers(0, 30), st.sampled_from(["still", "to and fro", "back", "again"]))
 def test_repetition_without_attention_is_a_loop(period, before, how):
+    """In "again" each part attends to the same audio, but for one of its tokens."""
     tokens = distinct(before, 1000) + distinct(period) * parts_of_stretch(period) * 2
     there_and_back = [900 + 300 * (each % 2) for each in range(len(tokens))]
     back, still = spoken(len(tokens))[::-1], [900] * len(tokens)
-    stuck = {"still": still, "to and fro": there_and_back, "back": back}[how]
+    parts = [divmod(each - before, period) for each in range(len(tokens))]
+    again = [900 + 10 * (place + (place == part)) for part, place in parts]
+    stuck = {"still": still, "to and fro": there_and_back, "back": back, "again": again}[how]
     places = spoken(before) + stuck[before:]
     loop, _ = read_repetitions(tokens, attention_at(places, 4000))
     assert loop == Loop(before + period, spoken=False)
