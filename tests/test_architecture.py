@@ -276,7 +276,7 @@ def test_the_environment_is_read_in_two_modules_alone():
 
 
 def test_other_packages_know_recognition_by_its_interface():
-    """`SpeechToText` has all that they may use of a transcriber; mypy refuses the rest by type."""
+    """The models and the engine of a transcriber are unknown to them."""
     reads = {
         f"{name}: {ast.unparse(node)}"
         for name, path in PATHS.items()

@@ -1,4 +1,4 @@
-"""The order of work in the engine's thread, over stand-ins of engine and `speech_to_text`."""
+"""The order of work in the engine's thread, over stand-ins of engine and transcriber."""
 
 import signal
 import threading

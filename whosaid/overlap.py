@@ -64,7 +64,7 @@ Span = tuple[float, float]  # start and end in seconds
 Passages = Mapping[Span, Sequence[Span]]  # the parts of each passage
 # Runs the coroutine that a function returns in another thread.
 Prepare = Callable[[Callable[[], Coroutine[Any, None, Any]]], Awaitable[Any]]
-Part = Callable[[Chunk, int, int], list[Chunk]]  # as of `SpeechToText`
+Part = Callable[[Chunk, int, int], list[Chunk]]  # as of `Transcriber`
 Enrol = Callable[[str], "Enrolment"]  # returns a speaker's enrolment
 
 

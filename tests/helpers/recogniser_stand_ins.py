@@ -96,7 +96,7 @@ CAN_DIARIZE = SimpleNamespace(capabilities=Capabilities(hints=True, voices=True)
 
 
 class StandInTranscriber:
-    """A `SpeechToText` that says what it was made with, or raises it, and remembers what it was
+    """A `Transcriber` that says what it was made with, or raises it, and remembers what it was
     asked. Every token is a letter."""
 
     capabilities = RecognitionCapabilities(

@@ -22,6 +22,5 @@ from whosaid.asr.recogniser import (
     Transcribed,
     stopped,
 )
-from whosaid.asr.speech_to_text import RecognitionCapabilities, SpeechToText
-from whosaid.asr.transcriber import Transcriber, start_transcriber
+from whosaid.asr.transcriber import RecognitionCapabilities, Transcriber, start_transcriber
 from whosaid.asr.transcription import DecodedWindow, Guess, Journal, Prior, Transcription

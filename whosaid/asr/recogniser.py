@@ -24,7 +24,6 @@ from weakref import WeakKeyDictionary, finalize
 from whosaid.asr.engine.scheduler import Part
 from whosaid.asr.engine.sequence import work_class
 from whosaid.asr.recognition import Recognition
-from whosaid.asr.speech_to_text import SpeechToText
 from whosaid.asr.transcriber import Transcriber
 from whosaid.errors import ModelError
 from whosaid.runtime.device import set_threads
@@ -201,7 +200,7 @@ class Recogniser:
         assert engine_thread is not None
         engine_thread.start(partial(self._run, loading, threads), self._ended, self._inbox)
         try:
-            self.transcriber: SpeechToText = loading.result.result()
+            self.transcriber: Transcriber = loading.result.result()
         except Exception:
             self.close()  # the error may be kept, and holds this recogniser
             raise

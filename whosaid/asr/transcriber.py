@@ -1,14 +1,17 @@
 """Speech recognition with a Whisper: validates options, starts recordings and live passes.
 
-Options are validated before any audio is decoded. `asr.transcription` has the order of the steps,
-and `asr.speech_to_text` describes the methods that other packages use.
+Options are validated before any audio is decoded. `asr.transcription` has the order of the steps.
+Other packages know the models by a `Transcriber` alone, without its `models` and its `engine`. The
+recogniser drives the engine: `step`, `threads`, and a `scheduler` that it asks for turns and
+charges.
 """
 
 import gc
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,7 +28,6 @@ from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
 from whosaid.asr.listening import LONG_SECONDS, EarlyStart, Listener
 from whosaid.asr.live_pass import LivePass
 from whosaid.asr.output.chunks import ChunkReader
-from whosaid.asr.speech_to_text import RecognitionCapabilities
 from whosaid.asr.transcription import NO_PRIOR, Prior, Transcription, seconds_of
 from whosaid.errors import InvalidParameter, ModelError, Unsupported
 from whosaid.payload.languages import ENGLISH, language_code, language_name
@@ -38,10 +40,33 @@ from whosaid.transcript import Chunk, Transcript
 logger = logging.getLogger("endpoint")
 
 
-class Transcriber:
-    """Speech recognition with one set of models, for one thread; `asr.recogniser` is for many.
+@dataclass(frozen=True, slots=True)
+class RecognitionCapabilities:
+    """The properties and optional features of recognition models, constant after loading.
 
-    `validate`, `find_speech`, `start` and `live_pass` may be called from any thread.
+    `name` is a Hub id or a path. `languages` are codes; models that are not `multilingual` know
+    English alone. `prompts`: `prompt` and `hotwords` are accepted. `drafts`: the source of drafts.
+    A recording is cut into windows of at most `window_seconds`. `conditioned`: `start` takes a
+    speaker's mask. `enrols`: the encoder attends to an enrolment of the speaker (SE-DiCoW).
+    """
+
+    name: str
+    window_seconds: float
+    multilingual: bool
+    languages: tuple[str, ...]
+    tasks: tuple[str, ...]
+    prompts: bool
+    drafts: Literal["assistant", "medusa"] | None = None
+    conditioned: bool = False
+    enrols: bool = False
+
+
+class Transcriber:
+    """Speech recognition with one set of models.
+
+    `detect_speech` finds speech in samples (n,) at 16 kHz, in samples. `warm_up` and `transcribe`
+    are for the thread that made the transcriber, all other methods for any. `asr.recogniser` takes
+    the steps of what the `start` methods and `live_pass` return.
     """
 
     def __init__(
@@ -58,10 +83,12 @@ class Transcriber:
         self.engine = DecodeEngine(models, cuda_graphs, limits)
 
     def enrolment(self, samples: NDArray[np.float32], mask: Mask) -> Enrolment:
+        """Return an enrolment for `start`: samples (n,), at most a window's, and their mask."""
         return Enrolment(samples, mask)
 
     @property
     def windows(self) -> tuple[int, int, int]:
+        """The numbers of windows being decoded, of windows that wait for a row, and of rows."""
         scheduler = self.engine.scheduler
         return scheduler.running, scheduler.waiting, scheduler.capacity
 
@@ -76,6 +103,9 @@ class Transcriber:
             logger.error("the model failed on a second of noise: %s", error)
 
     def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
+        """Return the options with Whisper's language code. Raises InvalidParameter if the models
+        cannot follow them, and Unsupported for a prompt to models that take none.
+        """
         if options.decode.temperature and options.decode.num_beams > 1:
             raise InvalidParameter("cannot be combined with num_beams above 1", "temperature")
         vad = options.vad
@@ -100,12 +130,15 @@ class Transcriber:
         return replace(options, language=code)
 
     def part(self, chunk: Chunk, first: int, stop: int) -> list[Chunk]:
+        """Return words `first` to `stop` of the chunk as a chunk; an empty list without words."""
         return ChunkReader(self.models, None, timestamps=True).part(chunk, first, stop)
 
     def token_bytes(self, tokens: Sequence[int]) -> list[bytes]:
+        """Return the UTF-8 of each text token, which may be a part of a character's."""
         return self.models.bytes_of(tokens)
 
     def find_speech(self, samples: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
+        """Return the spans of speech in `samples` (n,) at 16 kHz, in seconds."""
         return seconds_of(self.detect_speech(samples))
 
     def transcribe(self, samples: NDArray[np.float32], options: TranscriptionOptions) -> Transcript:
@@ -123,6 +156,13 @@ class Transcriber:
         enrolment: Enrolment | None = None,
         prior: Prior = NO_PRIOR,
     ) -> Transcription:
+        """Find speech and plan windows in small steps. The device is not used before the
+        transcription's first step.
+
+        With a `speaker_mask` (`asr.frontend.target_speaker`) only that speaker is written, and the
+        mask says where speech is. Raises ValueError for a mask if the models are not `conditioned`.
+        If the encoder `enrols`, it attends to the speaker's `enrolment`.
+        """
         target = None
         if speaker_mask is not None:
             if not self.capabilities.conditioned:
@@ -139,6 +179,9 @@ class Transcriber:
         wake: Callable[[], None],
         prior: Prior = NO_PRIOR,
     ) -> EarlyStart | None:
+        """Start a recording of about `seconds` while it is decoded; None if recognition needs the
+        whole recording, to detect its languages or to place a client's text.
+        """
         whole = options.multilingual or options.text or options.vad is None
         if whole or seconds < LONG_SECONDS or not isinstance(self.detect_speech, SpeechDetector):
             return None
@@ -155,6 +198,12 @@ class Transcriber:
         prefix: tuple[int, ...] = (),
         draft: tuple[int, ...] = (),
     ) -> LivePass:
+        """Start one decoding of a live buffer, `samples` (n,), mono at 16 kHz, as one window.
+
+        The text begins with `prefix`, and `draft` guesses the rest, as in `Request`. Raises
+        ValueError for samples that are empty or longer than a window. For options that sample or
+        ask for beams, the first step raises ValueError.
+        """
         if not 0 < len(samples) <= self.models.window_seconds * SAMPLE_RATE:
             raise ValueError("a live pass decodes one window")
         decode = replace(options.decode, live=True)

@@ -10,7 +10,7 @@ import torch
 
 from config import InferenceConfig
 from whosaid.answer.response import Answer
-from whosaid.asr import Recogniser, SpeechToText
+from whosaid.asr import Recogniser, Transcriber
 from whosaid.audio.decode import AudioLimits
 from whosaid.diarization.diarizer import Diarizer
 from whosaid.diarization.thread import DiarizationClient, SessionSpeakers
@@ -81,7 +81,7 @@ class Endpoint(ABC):
         return self.models.recogniser
 
     @property
-    def transcriber(self) -> SpeechToText:
+    def transcriber(self) -> Transcriber:
         return self.recogniser.transcriber
 
     @property

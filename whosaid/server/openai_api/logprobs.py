@@ -6,7 +6,7 @@ from typing import Any
 from whosaid.live.events import Delta
 from whosaid.transcript import Chunk
 
-TokenBytes = Callable[[Sequence[int]], list[bytes]]  # of `SpeechToText`
+TokenBytes = Callable[[Sequence[int]], list[bytes]]  # of `Transcriber`
 
 
 def token_logprobs(parts: Iterable[Chunk | Delta], token_bytes: TokenBytes) -> list[dict[str, Any]]:
