@@ -42,7 +42,7 @@ with modules_that_stay():
     from whosaid.audio import sandbox
     from whosaid.audio.decode import AudioLimits
     from whosaid.diarization import import_ahead, load_diarizer
-    from whosaid.endpoint import Decoded, Endpoint, Event, Finished, Models
+    from whosaid.endpoint import Decoded, Endpoint, Event, Finished, Models, Workers
     from whosaid.endpoint.loading import (
         adapted,
         checkpoint,
@@ -148,7 +148,7 @@ def load_endpoint(
         load = partial(Models.load, asr, diarization, threads, EngineCounts(), thread)
         models = OnDemand(load(), load, Models.close, settings.idle_unload_seconds, thread.close)
         audio = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
-        endpoint = TranscriptionEndpoint(models, audio, device, threads, max_decoded_bytes)
+        endpoint = TranscriptionEndpoint(Workers(models, audio, device, threads, max_decoded_bytes))
     sandbox.log_layers()
     phases = ", ".join(f"{name} {took:.1f} s" for name, took in seconds.items())
     precision = str(dtype).removeprefix("torch.")

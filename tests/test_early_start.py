@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from types import SimpleNamespace
 
@@ -33,7 +33,7 @@ from whosaid.audio.decode import AudioLimits, decode_audio, decoding_steps
 from whosaid.diarization import load_diarizer
 from whosaid.diarization.diarizer import Capabilities, Diarization, SpeakerHints
 from whosaid.diarization.pyannote import PyannoteDiarizer
-from whosaid.endpoint import Decoded, Endpoint, Finished
+from whosaid.endpoint import Decoded, Endpoint, Finished, Workers
 from whosaid.errors import AudioTooLong, InvalidAudio
 from whosaid.scheduling.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
@@ -217,9 +217,8 @@ def shared(whisper_folder) -> Iterator[Endpoint]:
     models = load_whisper(Checkpoint(str(whisper_folder)), CPU, torch.float32)
     load = partial(Transcriber, models, fallback=None, limits=Limits(shared=True))
     models = resident(Recogniser(load, 1), TurnsOfSeconds())
-    endpoint = TranscriptionEndpoint(models, AudioLimits(600, 2**26), CPU, 1)
-    yield endpoint
-    endpoint.close()
+    with closing(TranscriptionEndpoint(Workers(models, AudioLimits(600, 2**26), CPU, 1))) as made:
+        yield made
 
 
 @pytest.fixture

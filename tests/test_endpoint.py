@@ -28,6 +28,7 @@ from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.frontend.vad import VadOptions
 from whosaid.audio.decode import AudioLimits
 from whosaid.diarization.diarizer import Capabilities, Diarization, SpeakerHints
+from whosaid.endpoint import Workers
 from whosaid.endpoint.request import ignored_names
 from whosaid.errors import ModelError, OutOfMemory, Unsupported
 from whosaid.runtime.errors import ENDING, EXIT_STATUS, end_process
@@ -82,8 +83,8 @@ def endpoint() -> Iterator[partial[Asked]]:
     made = []
 
     def make(transcriber, diarizer=None, device="cpu") -> Asked:
-        recogniser = Recogniser(lambda: transcriber, 1)
-        made.append(Asked(resident(recogniser, diarizer), LIMITS, torch.device(device), 1))
+        models = resident(Recogniser(lambda: transcriber, 1), diarizer)
+        made.append(Asked(Workers(models, LIMITS, torch.device(device), 1)))
         return made[-1]
 
     yield make

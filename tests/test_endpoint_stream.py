@@ -28,7 +28,7 @@ from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 from whosaid.asr.output.alignment import aligned_words
 from whosaid.audio.decode import decoding_steps
 from whosaid.diarization.diarizer import Capabilities, Diarization
-from whosaid.endpoint import Decoded, Diarized, Endpoint, Finished
+from whosaid.endpoint import Decoded, Diarized, Endpoint, Finished, Workers
 from whosaid.errors import ModelError
 from whosaid.scheduling.shortest_first import QueuedAudio
 from whosaid.scheduling.steps import give_way
@@ -75,7 +75,7 @@ def serving(handler):
         recogniser = Recogniser(partial(Transcriber, models, fallback=None, limits=limits), 1)
         cpu = torch.device("cpu")
         held = resident(recogniser, TurnsOfSeconds())
-        made.append(TranscriptionEndpoint(held, alone.limits, cpu, 1, **options))
+        made.append(TranscriptionEndpoint(Workers(held, alone.limits, cpu, 1, **options)))
         return made[-1]
 
     yield make

@@ -58,8 +58,9 @@ class DiarizationThread(ShortestFirst):
         self._threads, self._device = threads, device
 
     def warm_up(self, diarizer: Diarizer) -> None:
-        """Run `warm_up` in the thread."""
-        self.compute(QueuedAudio(0.0), partial(warm_up, diarizer)).result()
+        """On CUDA, run `warm_up` in the thread."""
+        if self._device.type == "cuda":
+            self.compute(QueuedAudio(0.0), partial(warm_up, diarizer)).result()
 
     def compute(self, recording: QueuedAudio, work: Callable[[], T]) -> Future[T]:
         """Queue `work` on a recording. Cancelling the future drops the work and its samples."""

@@ -2,6 +2,6 @@
 
 from whosaid.endpoint.endpoint import Endpoint
 from whosaid.endpoint.events import Decoded, Diarized, Event, Finished, answer_of
-from whosaid.endpoint.workers import Models
+from whosaid.endpoint.workers import Models, Workers
 
-__all__ = ["Decoded", "Diarized", "Endpoint", "Event", "Finished", "Models", "answer_of"]
+__all__ = ["Decoded", "Diarized", "Endpoint", "Event", "Finished", "Models", "Workers", "answer_of"]

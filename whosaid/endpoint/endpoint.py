@@ -4,14 +4,10 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
-from math import inf
-
-import torch
 
 from config import InferenceConfig
 from whosaid.answer.response import Answer
 from whosaid.asr import Recogniser, Transcriber
-from whosaid.audio.decode import AudioLimits
 from whosaid.diarization.diarizer import Diarizer
 from whosaid.diarization.thread import DiarizationClient, SessionSpeakers
 from whosaid.endpoint.events import Event, answer_of
@@ -35,26 +31,18 @@ class Endpoint(ABC):
     """Answers requests of many clients; a subclass puts the steps of a request in order.
 
     Everything that needs the models, from the validation of a request on, runs within
-    `use_models`, unless `models` stay in memory. `Workers` describes the other arguments.
+    `use_models`, unless the models of the `workers` stay in memory.
     """
 
-    def __init__(
-        self,
-        models: OnDemand[Models],
-        limits: AudioLimits,
-        device: torch.device,
-        threads: int,
-        max_decoded_bytes: float = inf,
-    ) -> None:
-        self._models, self.limits = models, limits
+    def __init__(self, workers: Workers) -> None:
+        self.workers, self.limits, self._models = workers, workers.limits, workers.on_demand
         self.counts = self.recogniser.counts  # since the start, of all engines
         self.load_seconds: dict[str, float] = {}  # of the latest load, by part
         self.outstanding = 0  # accepted requests that are not answered
-        self.workers = Workers(models, limits, device, threads, max_decoded_bytes)
-        if device.type == "cuda" and self.diarizer is not None:
-            self.workers.diarization.warm_up(self.diarizer)
+        if self.diarizer is not None:
+            workers.diarization.warm_up(self.diarizer)
         # The engine's thread holds the models. It ends with an endpoint that nobody closed, too.
-        weakref.finalize(self, _stop, models).atexit = False
+        weakref.finalize(self, _stop, self._models).atexit = False
 
     def use_models(self) -> AbstractAsyncContextManager[Models]:
         """Hold the models in memory during the block; load them first if they are not."""

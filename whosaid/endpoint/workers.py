@@ -82,7 +82,7 @@ class Workers:
         threads: int,
         max_decoded_bytes: float = inf,
     ) -> None:
-        self._models, self.limits = models, limits
+        self.on_demand, self.limits = models, limits
         self.preparation = ShortestFirst(
             "preparation",
             max(1, threads // PROCESSORS_PER_THREAD),
@@ -93,7 +93,7 @@ class Workers:
 
     @property
     def models(self) -> Models:
-        return self._models.in_use
+        return self.on_demand.in_use
 
     def shutdown(self) -> None:
         self.preparation.shutdown()
