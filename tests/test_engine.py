@@ -445,7 +445,7 @@ def test_statistics_count_what_was_decoded():
     # Prefill gives a row its first token; every row and step gives one and what was accepted.
     ended = sum(len(each.log_probs) for each in answers.values())
     assert ended <= COUNT + stats.drafted_rows + stats.accepted
-    assert min(stats.encode_seconds, stats.prefill_seconds, stats.decode_seconds) > 0
+    assert stats.decode_seconds > 0
 
 
 @pytest.mark.parametrize(("timestamps", "drafts"), [(True, 0), (False, 4)])

@@ -216,7 +216,7 @@ Block = TypeVar("Block", Chunk, SpeakerSegment)
 
 @dataclass(slots=True)
 class DecodeStats:
-    """Counts and wall-clock seconds of decoding one request, for benchmarks and logs.
+    """Counts of decoding one request, and the wall-clock seconds of its steps, for benchmarks.
 
     `drafted` counts the draft tokens of each row and step up to and including the first rejection.
     `drafted_rows` counts pairs of a row and a step with a draft. `retries` counts windows that were
@@ -231,8 +231,6 @@ class DecodeStats:
     drafted_rows: int = 0
     retries: int = 0
     steps_by_drafts: dict[int, int] = field(default_factory=dict)
-    encode_seconds: float = 0.0
-    prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 
     @property

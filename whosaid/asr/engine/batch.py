@@ -117,7 +117,9 @@ class Batch:
         self._stop_rejected()
         self._launch()
         ended = self._collect()
-        _add_seconds(self.rows, "decode_seconds", started)
+        took = time.perf_counter() - started
+        for session in {each.session for each in self.rows}:
+            session.stats.decode_seconds += took
         return self._finish(ended)
 
     @torch.inference_mode()
@@ -147,7 +149,6 @@ class Batch:
             each.encoded = output
 
     def _encode(self, entering: list[DecodeSequence], drafted: bool, until: float) -> EncoderOutput:
-        started = time.perf_counter()
         windows = [
             AudioWindow(
                 each.request.samples, each.encoded, each.request.frames, each.request.target
@@ -155,9 +156,7 @@ class Batch:
             for each in entering
         ]
         with self.context.runner.encoding():
-            encoded = self.context.encoder.encode(windows, drafted, until)
-        _add_seconds(entering[: len(encoded.main)], "encode_seconds", started)
-        return encoded
+            return self.context.encoder.encode(windows, drafted, until)
 
     def _take_place(self, sequence: DecodeSequence) -> int:
         place = self.places.index(None) if None in self.places else len(self.places)
@@ -167,8 +166,7 @@ class Batch:
     def _prefill(
         self, places: list[int], entering: list[DecodeSequence], encoded: EncoderOutput
     ) -> None:
-        started, context = time.perf_counter(), self.context
-        state, runner = self._state, context.runner
+        context, state, runner = self.context, self._state, self.context.runner
         batch = PrefillBatch.of(entering, encoded, state, runner.sizes)
         self._written = max(self._written, batch.prompt_len)
         batch = batch._replace(forgotten=self._written)
@@ -176,7 +174,6 @@ class Batch:
         for sequence, values in zip(entering, starts.tolist(), strict=True):
             sequence.read_start(values, context.results.special_tokens.languages)
         self._longest = max(self._longest, *(each.prefilled_length for each in entering))
-        _add_seconds(entering, "prefill_seconds", started)
 
     # One step
 
@@ -307,12 +304,6 @@ class Batch:
         for source, target in zip(last, gaps, strict=True):
             self.places[target] = self.places[source]
         del self.places[live:]
-
-
-def _add_seconds(sequences: list[DecodeSequence], part: str, started: float) -> None:
-    took = time.perf_counter() - started
-    for session in {each.session for each in sequences}:
-        setattr(session.stats, part, getattr(session.stats, part) + took)
 
 
 class Batches(dict[Lane, Batch]):
