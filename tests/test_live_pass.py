@@ -82,8 +82,7 @@ def rounded(hypothesis: Hypothesis) -> Hypothesis:
     for each in hypothesis.words:
         log_probs = tuple(round(one, 6) for one in each.log_probs)
         words.append(replace(each, probability=round(each.probability, 6), log_probs=log_probs))
-    no_speech, likely = round(hypothesis.no_speech_prob, 6), round(hypothesis.avg_logprob, 6)
-    return replace(hypothesis, words=tuple(words), no_speech_prob=no_speech, avg_logprob=likely)
+    return replace(hypothesis, words=tuple(words))
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
@@ -100,9 +99,7 @@ def test_live_pass_equals_a_files_window(transcriber, seed, timestamps):
             pass
     ((_, result),) = finished
     assert found.tokens == result.tokens
-    assert found.no_speech_prob == pytest.approx(result.no_speech_prob)
-    assert found.avg_logprob == pytest.approx(result.avg_logprob)
-    assert (found.language, found.language_probability) == ("en", None)
+    assert found.language == "en"
     every = [Segment(result.tokens, 0.0, SECONDS)]
     if timestamps:
         begin = models.special_tokens.timestamp_begin
@@ -139,9 +136,7 @@ def test_missing_language_is_detected_with_one_encoding(transcriber, monkeypatch
     passes = encoder_passes(transcriber.engine, monkeypatch)
     found = run(transcriber, begun(transcriber, language=None))
     assert len(passes) == 1
-    detected = transcriber.engine.detect_language(noise(SECONDS))
-    expected = detected.language, pytest.approx(detected.probability)
-    assert (found.language, found.language_probability) == expected
+    assert found.language == transcriber.engine.detect_language(noise(SECONDS)).language
     assert run(transcriber, begun(transcriber, language=found.language)).tokens == found.tokens
 
 

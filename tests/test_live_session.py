@@ -75,7 +75,7 @@ def hear(truth: list[Spoken], wanted: WantedPass, guess: int = 0) -> Hypothesis:
         times = (max(each.start - begin, 0.0), min(each.end, stop) - begin)
         words.append(HypothesisWord(text, *times, 0.9, len(tokens), (token,), (-0.1,)))
     assert tuple(tokens[: len(wanted.prefix)]) == wanted.prefix
-    return Hypothesis(tuple(tokens), tuple(words), 0.0, -0.1, 1.0, "en", 1.0)
+    return Hypothesis(tuple(tokens), tuple(words), 1.0, "en")
 
 
 def transcribe(truth: list[Spoken], wanted: WantedPass) -> Transcript:
@@ -579,7 +579,7 @@ def word(text: str, start: float, end: float, stop: int) -> HypothesisWord:
 
 def heard(*words: HypothesisWord) -> Hypothesis:
     tokens = (BEGIN, *(each.tokens[0] for each in words))
-    return Hypothesis(tokens, words, 0.0, -0.1, 1.0, "en", 1.0)
+    return Hypothesis(tokens, words, 1.0, "en")
 
 
 def test_words_agreed_twice_are_final_except_the_last() -> None:
@@ -640,7 +640,7 @@ def test_final_word_that_grows_sends_its_rest() -> None:
     found = FinalWords().updated(one, 1.0, 0.2).updated(one, 1.0, 0.2)
     assert [each.text for each in found.words] == [" under"]
     grown = replace(word(" understand", 0.1, 0.5, 3), tokens=(2, 3))
-    both = Hypothesis((BEGIN, 2, 3, 4), (grown, word(" me", 0.7, 0.8, 4)), 0, -0.1, 1, "en", 1)
+    both = Hypothesis((BEGIN, 2, 3, 4), (grown, word(" me", 0.7, 0.8, 4)), 1.0, "en")
     found = found.updated(both, 1.5, 0.2).updated(both, 1.5, 0.2)
     assert "".join(each.text for each in found.words) == " understand"
 

@@ -56,18 +56,14 @@ class HypothesisWord:
 class Hypothesis:
     """The text of a pass; without words if there is probably no speech.
 
-    `tokens` hold the text with its prefix and timestamps. `no_speech_prob` and `avg_logprob` are as
-    in openai/whisper. `compression_ratio` is that of the letters (`letter_compression_ratio`).
-    `language_probability` is None if the language was given.
+    `tokens` hold the text with its prefix and timestamps. `compression_ratio` is that of the
+    letters (`letter_compression_ratio`).
     """
 
     tokens: tuple[int, ...]
     words: tuple[HypothesisWord, ...]
-    no_speech_prob: float
-    avg_logprob: float
     compression_ratio: float
     language: str | None
-    language_probability: float | None
 
 
 class LivePass(Recognition[Hypothesis]):
@@ -128,29 +124,20 @@ class LivePass(Recognition[Hypothesis]):
         with self._engine.session(options) as self.session:
             self.session.add([request])
             ((_, result),) = await finished(self.session)
-        return self._read(result, own.reader, language, detected)
+        return self._read(result, own.reader, language)
 
     def _max_tokens(self) -> int:
         spoken = math.ceil(self._length * MOST_TOKENS_A_SECOND) + SPARE_TOKENS
         return max(spoken, len(self._prefix) + FEWEST_NEW if self._prefix else 0)
 
-    def _read(
-        self,
-        result: DecodeResult,
-        reader: ChunkReader,
-        language: str,
-        detected: LanguagePosterior | None,
-    ) -> Hypothesis:
+    def _read(self, result: DecodeResult, reader: ChunkReader, language: str) -> Hypothesis:
         end_of_text = reader.models.special_tokens.end_of_text
         text = [token for token in result.tokens if token < end_of_text]
         return Hypothesis(
             result.tokens,
             () if holds_no_speech(result) else _words(result, self._samples, reader),
-            result.no_speech_prob,
-            result.avg_logprob,
             letter_compression_ratio(reader.models.text_of(text)),
             language,
-            detected and detected.probability,
         )
 
 
