@@ -137,12 +137,13 @@ def test_a_cpu_takes_windows_one_by_one(device, together):
 @torch.inference_mode()
 def test_an_encoders_linear_layer_is_torchs(positions, gelu):
     layer, x = torch.nn.Linear(WIDTH, WIDTH), torch.randn(2, positions, WIDTH)
+    weights = dict(layer.named_parameters("fc1"))
     expected = F.gelu(layer(x)) if gelu else layer(x)
-    ours = EncoderLinear(layer.weight, layer.bias, gelu=gelu)
+    ours = EncoderLinear(weights, "fc1", gelu=gelu)
     torch.testing.assert_close(ours(x), expected, rtol=1e-5, atol=1e-5)
     assert (ONE_DNN in operators(lambda: ours(x))) == (2 * positions >= ONEDNN_FROM_POSITIONS)
-    assert ONE_DNN not in operators(lambda: EncoderLinear(layer.weight)(x[:1, :10]))
-    doubled = EncoderLinear(layer.weight.double())
+    assert ONE_DNN not in operators(lambda: ours(x[:1, :10]))
+    doubled = EncoderLinear({"fc1.weight": layer.weight.double()}, "fc1")
     assert ONE_DNN not in operators(lambda: doubled(x.double()))
 
 

@@ -8,6 +8,7 @@ to an enrolment of the speaker, which passes the same layers without regard to t
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -36,10 +37,7 @@ class EnrolmentBlock:
     """SE-DiCoW's `CrossAttentionEnrollBlock`: attention to the enrolment, a perceptron, a gate."""
 
     def __init__(self, weights: Weights, heads: int, dtype: torch.dtype | None) -> None:
-        def linear(name: str, gelu: bool = False) -> EncoderLinear:
-            bias = weights.get(f"{name}.bias")
-            return EncoderLinear(weights[f"{name}.weight"], bias, dtype, gelu)
-
+        linear = partial(EncoderLinear, weights, dtype=dtype)
         self.heads, self.gate = heads, weights["cross_gate.gate"].tanh()
         self.query, self.key, self.value, self.out = (
             linear(f"cross_attn.{each}_proj") for each in ("q", "k", "v", "out")

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from whosaid.asr.checkpoint.weights import Weights
 from whosaid.asr.model.cuda_attention import cuda_attention
 from whosaid.asr.model.kv_cache import zeros
 from whosaid.runtime.device import HAS_ONEDNN
@@ -193,21 +194,18 @@ def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 class EncoderLinear:
-    """`F.linear` with an encoder's weights, then `F.gelu` if `gelu`: (.., inputs) -> (.., outputs).
+    """`F.linear` with a layer's weights, by its `name`, then `F.gelu` if `gelu`:
+    (.., inputs) -> (.., outputs).
 
     Made for hundreds of positions, for which float32 weights are fastest in their usual layout.
     """
 
     def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-        gelu: bool = False,
+        self, weights: Weights, name: str, dtype: torch.dtype | None = None, gelu: bool = False
     ) -> None:
         """Take `dtype` as TransposedLinear does. In bfloat16 the results are bfloat16 too."""
-        self.weight, self.bias, self.gelu = weight.detach(), bias, gelu
-        self.packed = dtype is not None and _supported(weight)
+        self.weight, self.bias = weights[f"{name}.weight"].detach(), weights.get(f"{name}.bias")
+        self.gelu, self.packed = gelu, dtype is not None and _supported(self.weight)
         if self.packed:
             self.weight = _pack(self.weight.bfloat16())
 

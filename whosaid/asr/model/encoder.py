@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -99,10 +100,7 @@ class EncoderLayer:
     """Self-attention and a perceptron, each with a norm before it and a residual around it."""
 
     def __init__(self, weights: Weights, heads: int, dtype: torch.dtype | None) -> None:
-        def linear(name: str, gelu: bool = False) -> EncoderLinear:
-            bias = weights.get(f"{name}.bias")
-            return EncoderLinear(weights[f"{name}.weight"], bias, dtype, gelu)
-
+        linear = partial(EncoderLinear, weights, dtype=dtype)
         self.heads = heads
         self.norm = Norm.of(weights, "self_attn_layer_norm")
         self.inner_norm = Norm.of(weights, "final_layer_norm")
