@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import combinations, pairwise, product
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,6 @@ ROWS_AT_ONCE = 48  # of up to 30 s, 2 MB each
 ROUNDING = 1e-6  # seconds
 STARTS_PER_SECOND = 10  # of spans that may be a speaker's enrolment, as for SE-DiCoW
 
-T = TypeVar("T")
 Span = tuple[float, float]  # start and end in seconds
 Passages = Mapping[Span, Sequence[Span]]  # the parts of each passage
 # Runs the coroutine that a function returns in another thread.
@@ -167,7 +166,9 @@ class OverlapDecoder:
             stats.add(text.stats)
         transcript = replace(transcript, stats=stats)
         texts = dict(zip(tracks, decoded, strict=True))
-        return await self._compute(lambda: replaced(transcript, texts, passages, part))
+        work = partial(replaced, transcript, texts, passages, part)
+        done: Transcript = await self.prepare(partial(in_one_step, work))
+        return done
 
     def passages(self, chunks: Sequence[Chunk], found: Diarization, stop: float) -> Passages:
         """Return the passages to decode again in a recording with `chunks` until second `stop`."""
@@ -192,10 +193,6 @@ class OverlapDecoder:
             return transcriber.enrolment(track.whole(samples, first), mask)
 
         return enrol
-
-    async def _compute(self, work: Callable[[], T]) -> T:
-        done: T = await self.prepare(partial(in_one_step, work))
-        return done
 
     async def _transcribe(
         self,
