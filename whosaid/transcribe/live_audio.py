@@ -221,7 +221,6 @@ class SourceAudio:
         self.rate = 0  # samples per second
         self._taken = 0  # bytes
         self.failure: Exception | None = None
-        self.waits = source.waits
         self._loop = asyncio.get_running_loop()
         self._parts: asyncio.Queue[int | bytes | Exception] = asyncio.Queue(
             1 if source.waits else MOST_BLOCKS
