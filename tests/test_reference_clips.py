@@ -5,7 +5,8 @@ import json
 import pytest
 
 from config import InferenceConfig, WrongParameter
-from whosaid.payload.parameters import MAX_CLIPS, clips_of
+from whosaid.payload.parameters import MAX_CLIPS
+from whosaid.server.openai_api.form import paired_clips
 
 
 def named(pairs):
@@ -66,7 +67,7 @@ def test_voice_replaces_a_reference_in_every_form():
     assert config.known_speakers[1].voice.model_dump() == VOICE
     assert config.reference_bytes == 3
     assert VOICE["embedding"] not in repr(config)
-    as_text = clips_of(["Anna", "Bob"], ["AAAA", json.dumps(VOICE)])
+    as_text = paired_clips(["Anna", "Bob"], ["AAAA", json.dumps(VOICE)])
     for given in (json.dumps(clips), as_text, json.dumps(as_text)):
         assert InferenceConfig.read({"known_speakers": given}, as_text=True) == config
 

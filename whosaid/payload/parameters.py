@@ -7,7 +7,6 @@ the diarizer's labels. Names are checked before a clip is decoded.
 
 import re
 import unicodedata
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import (
@@ -136,14 +135,6 @@ class ReferenceClip(BaseModel):
     def content(self) -> str:
         """Return the clip or the voice as text."""
         return self.voice.model_dump_json() if self.voice else self.reference[:]
-
-
-def clips_of(names: Iterable[str], references: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return two lists of equal length as `known_speakers`; a JSON object is a voice."""
-    return [
-        {"name": name, "voice" if reference[:1] == "{" else "reference": reference}
-        for name, reference in zip(names, references, strict=True)
-    ]
 
 
 def _read_clips(value: object) -> object:

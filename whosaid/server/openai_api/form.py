@@ -28,7 +28,7 @@ from whosaid.endpoint import Endpoint
 from whosaid.endpoint.request import CUES, TranscriptionRequest, ignored_names
 from whosaid.errors import InvalidParameter, Unsupported
 from whosaid.payload.languages import distinct_languages
-from whosaid.payload.parameters import LONGEST_MS, LONGEST_PAD_MS, MAX_CLIPS, clips_of
+from whosaid.payload.parameters import LONGEST_MS, LONGEST_PAD_MS, MAX_CLIPS
 from whosaid.server.description import Model
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.logprobs import TokenBytes
@@ -356,11 +356,16 @@ def one_language(language: str | None, languages: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
-def paired_clips(names: Sequence[str], references: Sequence[object]) -> list[dict[str, Any]]:
-    """Return `known_speakers` from two lists. Raises InvalidParameter if their lengths differ."""
+def paired_clips(names: Sequence[str], references: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return `known_speakers` from two lists, in which a JSON object is a voice. Raises
+    InvalidParameter if their lengths differ.
+    """
     if len(names) != len(references):
         raise InvalidParameter(f"should be as many as {NAMES}", REFERENCES)
-    return clips_of(names, references)
+    return [
+        {"name": name, "voice" if reference[:1] == "{" else "reference": reference}
+        for name, reference in zip(names, references, strict=True)
+    ]
 
 
 def _refuse_unshown(given: Mapping[str, object], wanted: str) -> None:
