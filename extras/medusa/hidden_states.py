@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.decoding import decode
 from benchmarks.real.manifest import Recording
@@ -165,12 +166,9 @@ def teacher_forced(decoder: Decoder, encoded: Tensor, texts: Sequence[Decoded]) 
     """Return for each text the hidden states (tokens, d_model) that chose its tokens, from one pass
     over prompts and texts; `encoded` is (texts, frames, d_model).
     """
-    longest = max(len(text.prompt) + len(text.tokens) for text in texts) - 1
-    tokens = torch.zeros(len(texts), longest, dtype=torch.long)
-    for row, text in zip(tokens, texts, strict=True):
-        read = torch.tensor([*text.prompt, *text.tokens[:-1]])
-        row[: len(read)] = read
-    tokens = tokens.to(encoded.device)
+    read = [torch.tensor([*text.prompt, *text.tokens[:-1]]) for text in texts]
+    tokens = pad_sequence(read, batch_first=True).to(encoded.device)
+    longest = tokens.shape[1]
     cache = decoder.allocate(len(texts), longest)
     decoder.fill_cross_kv(encoded, cache)
     positions = torch.arange(longest, device=tokens.device).expand(tokens.shape)
