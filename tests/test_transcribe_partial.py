@@ -65,7 +65,7 @@ def test_an_interrupted_run_goes_on_to_the_same_transcript(transcriber, decoded,
                 (transcriber.engine if first.waiting else first).step()
         first.close()
         kept = partial_answer(tmp_path)
-        written = {str(line.decoded.window) for line in kept.lines}
+        written = {str(line.decoded.window) for line in kept.windows.values()}
         decoded.clear()
         assert rounded(begun(transcriber, options, kept).run()) == rounded(expected)
         if not options.get("text"):  # whose windows are decoded again with its words
@@ -83,7 +83,7 @@ def half(transcriber, tmp_path) -> Path:
     """Return the file of a run that decoded all windows, but was then interrupted."""
     kept = partial_answer(tmp_path)
     begun(transcriber, OPTIONS[0], kept).run()
-    assert len(kept.lines) > 2
+    assert len(kept.windows) > 2
     return kept.path
 
 
@@ -100,7 +100,7 @@ def test_no_reader_takes_the_file_for_an_answer(half):
 def test_a_line_that_broke_off_costs_its_window_only(half):
     whole = half.read_bytes()
     half.write_bytes(whole[:-40])
-    assert len(partial_answer(half.parent).lines) == whole.count(b"\n") - 2
+    assert len(partial_answer(half.parent).windows) == whole.count(b"\n") - 2
 
 
 @pytest.mark.parametrize(

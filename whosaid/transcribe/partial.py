@@ -45,25 +45,17 @@ class PartialAnswer:
     ) -> None:
         self.path = recording.output(PARTIAL)
         self._recording, self._request = described, request
-        self._windows: dict[tuple[int | None, Window], PartialLine] = {}
+        self.windows: dict[tuple[int | None, Window], PartialLine] = {}
         self._begun, self._writes = False, True
         with suppress(OSError):
             self._read(self.path.read_bytes())
-        self.resumes = bool(self._windows)
-
-    @property
-    def lines(self) -> list[PartialLine]:
-        return [*self._windows.values()]
+        self.resumes = bool(self.windows)
 
     def journal(self, channel: int | None) -> Journal:
         return ChannelJournal(self, channel)
 
-    def find(self, channel: int | None, window: Window) -> DecodedWindow | None:
-        line = self._windows.get((channel, window))
-        return None if line is None else line.decoded
-
     def add(self, line: PartialLine) -> None:
-        self._windows[line.channel, line.decoded.window] = line
+        self.windows[line.channel, line.decoded.window] = line
         if self._writes:
             try:
                 self._append(line)
@@ -89,7 +81,7 @@ class PartialAnswer:
         for each in lines:
             with suppress(ValueError):
                 line = LINE.validate_json(each)
-                self._windows[line.channel, line.decoded.window] = line
+                self.windows[line.channel, line.decoded.window] = line
 
     def _append(self, line: PartialLine) -> None:
         if self._begun:
@@ -100,7 +92,7 @@ class PartialAnswer:
         made = self._request.to_json()
         head = {"partial": INCOMPLETE, "recording": self._recording, "made_with": made}
         first = json.dumps(head, ensure_ascii=False).encode() + b"\n"
-        write_file(self.path, b"".join([first, *map(_written, self.lines)]))
+        write_file(self.path, b"".join([first, *map(_written, self.windows.values())]))
         self._begun = True
 
 
@@ -111,7 +103,8 @@ class ChannelJournal(NamedTuple):
     channel: int | None
 
     def find(self, window: Window) -> DecodedWindow | None:
-        return self.answer.find(self.channel, window)
+        line = self.answer.windows.get((self.channel, window))
+        return None if line is None else line.decoded
 
     def add(self, decoded: DecodedWindow) -> None:
         text = "".join(chunk.text for chunk in decoded.chunks)
