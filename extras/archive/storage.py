@@ -14,17 +14,19 @@ import posixpath
 import re
 import stat
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from hashlib import file_digest
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 from pyarrow import fs
+
+from whosaid.runtime.files import write_file
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -231,29 +233,15 @@ def digest(address: str) -> str:
 def write(address: str, content: bytes) -> None:
     """Write a file atomically, replacing an existing one. Raises OSError."""
     if not is_url(address):
-        _write_local(address, content)
+        file = Path(address)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, content)
         return
     system, path = _file_system(address)
     # Closing creates the object, so it is not closed if writing has failed.
     stream = system.open_output_stream(path)
     stream.write(content)
     stream.close()
-
-
-def _write_local(path: str, content: bytes) -> None:
-    folder, name = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
-    part = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.part")
-    try:
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(part)
-        raise
 
 
 @patient

@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 from whosaid.answer import kept
 from whosaid.asr import DecodedWindow, Journal
 from whosaid.asr.frontend.windows import Window
-from whosaid.transcribe.recordings import PARTIAL, Recording, write_file
+from whosaid.runtime.files import write_file
+from whosaid.transcribe.recordings import PARTIAL, Recording
 
 INCOMPLETE = "an interrupted transcription; the same command goes on from here"
 

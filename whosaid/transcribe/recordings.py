@@ -12,7 +12,6 @@ files of an answer are removed before its JSON file is replaced.
 import json
 import os
 import re
-import secrets
 import sys
 import unicodedata
 from collections import Counter, defaultdict
@@ -30,6 +29,7 @@ from whosaid.answer import kept
 from whosaid.answer.formats import file_bytes
 from whosaid.answer.speaker_names import BY_LABEL, Names, name_speakers
 from whosaid.audio import ENDING
+from whosaid.runtime.files import write_file
 from whosaid.transcribe.client import Failed
 from whosaid.transcribe.options import FORMATS, STANDARD_INPUT
 
@@ -492,17 +492,3 @@ def _says(path: Path, text: object) -> bool:
         return isinstance(text, str) and path.read_bytes() == file_bytes(path.suffix[1:], text)
     except (OSError, ValueError):
         return False
-
-
-def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file atomically, through a temporary name that fits every file system."""
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
-    opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with open(opened, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

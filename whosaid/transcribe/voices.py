@@ -57,9 +57,9 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
 
 def run(options: Namespace) -> int:
     from config import InferenceConfig
+    from whosaid.runtime.files import write_file
     from whosaid.transcribe.__main__ import say
     from whosaid.transcribe.client import Failed
-    from whosaid.transcribe.recordings import write_file
 
     try:
         entries = read_voices(options.voices) if options.voices.exists() else []
