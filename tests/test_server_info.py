@@ -7,20 +7,17 @@ from contextlib import closing, nullcontext
 import pytest
 
 from tests.helpers.asgi import FakeEndpoint, call, served
+from tests.helpers.live_stand_ins import Drivers, Socket
 from tests.helpers.oracle import random_heads
+from tests.support.audio_files import conversation
 from whosaid.asr import DecodeOptions, Transcriber, TranscriptionOptions
 from whosaid.errors import EndpointError
 from whosaid.payload.languages import language_code
-from whosaid.server.settings import ServerSettings
-
-pytest.importorskip("fastapi")
-
-from tests.helpers.live_stand_ins import Drivers, Socket
-from tests.support.audio_files import conversation
 from whosaid.scheduling.steps import run_steps
 from whosaid.server.app import create_app
 from whosaid.server.info import describe
 from whosaid.server.realtime.places import MOST_SLOWED
+from whosaid.server.settings import ServerSettings
 
 ASSISTED = TranscriptionOptions(language="en", decode=DecodeOptions(assisted=True))
 

@@ -14,25 +14,20 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from config import REPOSITORY
 from tests.helpers.asgi import FakeEndpoint
+from tests.helpers.live_app import live
 from tests.helpers.nightly import some
+from tests.helpers.page_person import LOST
 from tests.support.audio_files import with_video
 from whosaid.answer.response import Answer
 from whosaid.audio.decode import AudioLimits, decode_audio, decode_files
 from whosaid.endpoint import Decoded, Endpoint, Finished
+from whosaid.server.app import create_app
 from whosaid.server.settings import ServerSettings
 from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
-
-pytest.importorskip("fastapi")
-pytest.importorskip("selenium")
-
-from selenium.webdriver.common.keys import Keys
-
-from tests.helpers.live_app import live
-from tests.helpers.page_person import LOST
-from whosaid.server.app import create_app
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 SECONDS = 12

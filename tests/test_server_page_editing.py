@@ -11,10 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
-pytest.importorskip("selenium")
-
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 

@@ -5,13 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from whosaid.errors import InvalidAudio
-
-pytest.importorskip("fastapi")
-pytest.importorskip("selenium")
-
 from tests.helpers.page_person import Person
 from tests.helpers.slow_endpoint import Slow, serving
+from whosaid.errors import InvalidAudio
 
 
 @pytest.fixture(scope="module")

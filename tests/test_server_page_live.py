@@ -20,9 +20,16 @@ from itertools import product
 
 import numpy as np
 import pytest
+from pydantic import SecretStr
+from websockets.sync.client import connect
 
 from config import InferenceConfig
+from tests.helpers.live_app import listening
+from tests.helpers.nightly import some
+from tests.helpers.page_person import LOST, SPOKEN, Person, played
+from tests.helpers.page_person import SPOKEN_RATE as RATE
 from whosaid.answer.response import Answer, response
+from whosaid.errors import ModelError
 from whosaid.live.events import (
     Cadence,
     Committed,
@@ -36,25 +43,13 @@ from whosaid.live.events import (
     Words,
 )
 from whosaid.live.settings import AudioFormat, LiveSettings
-from whosaid.server.settings import ServerSettings
-from whosaid.transcript import Chunk, SpeakerSegment, Transcript, Word
-
-pytest.importorskip("fastapi")
-pytest.importorskip("selenium")
-
-from pydantic import SecretStr
-from websockets.sync.client import connect
-
-from tests.helpers.live_app import listening
-from tests.helpers.nightly import some
-from tests.helpers.page_person import LOST, SPOKEN, Person, played
-from tests.helpers.page_person import SPOKEN_RATE as RATE
-from whosaid.errors import ModelError
 from whosaid.server.app import create_app
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.lifecycle import DrainingServer
 from whosaid.server.realtime.drivers import LiveDrivers
 from whosaid.server.realtime.places import GOING_AWAY, MOST_SLOWED, Ending
+from whosaid.server.settings import ServerSettings
+from whosaid.transcript import Chunk, SpeakerSegment, Transcript, Word
 
 KEY = "a schlüssel"
 SHOWN = InferenceConfig(return_timestamps="word", output=["txt"], txt_times=True)

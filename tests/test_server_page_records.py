@@ -10,9 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi")
-pytest.importorskip("selenium")
-
 from tests.helpers.nightly import some
 from tests.helpers.page_person import SPOKEN, SPOKEN_RATE, Person
 from tests.helpers.slow_endpoint import serving

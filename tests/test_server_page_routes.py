@@ -12,13 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.helpers.asgi import FakeEndpoint, call, served
-from whosaid.server.settings import ServerSettings
-
-pytest.importorskip("fastapi")
-
 from tests.helpers.live_app import live
 from whosaid.server.app import create_app
 from whosaid.server.page.routes import STATIC
+from whosaid.server.settings import ServerSettings
 
 FILES = {
     path.relative_to(STATIC).as_posix(): path.read_bytes()

@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from config import REPOSITORY
+from tests.helpers.live_app import live
 from tests.helpers.programs import run_python
 from tests.helpers.transcription_server import (
     ANSWER,
@@ -30,6 +31,10 @@ from tests.helpers.transcription_server import (
     refuse,
     stream,
 )
+from tests.support.audio_files import speech
+from whosaid.server.app import create_app
+from whosaid.server.jobs.store import JobStore
+from whosaid.server.settings import ServerSettings
 from whosaid.transcribe import __main__ as program
 from whosaid.transcribe.__main__ import main, run
 from whosaid.transcribe.client import Client
@@ -699,20 +704,12 @@ def test_the_command_starts_without_the_models_libraries():
 
 @contextmanager
 def real_server(endpoint, jobs: Path | None = None, **settings) -> Iterator[str]:
-    pytest.importorskip("fastapi")
-    from tests.helpers.live_app import live
-    from whosaid.server.app import create_app
-    from whosaid.server.jobs.store import JobStore
-    from whosaid.server.settings import ServerSettings
-
     store = JobStore(jobs, 10, 2**30, 0.0) if jobs else None
     with live(create_app(endpoint, ServerSettings(page=False, **settings), store=store)) as url:
         yield url
 
 
 def test_the_real_server_takes_jobs_of_it(tiny_handler, wav, tmp_path, monkeypatch):
-    from tests.support.audio_files import speech
-
     talk = tmp_path / "talk.wav"
     talk.write_bytes(wav(speech(3.5)))
     monkeypatch.setattr("whosaid.transcribe.client.FIRST_PAUSE_S", 0.01)
@@ -727,8 +724,6 @@ def test_the_real_server_takes_jobs_of_it(tiny_handler, wav, tmp_path, monkeypat
 
 
 def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch, capsys):
-    from tests.support.audio_files import speech
-
     (tmp_path / "talk.wav").write_bytes(wav(speech(3.5)))
     body = {"inputs": base64.b64encode((tmp_path / "talk.wav").read_bytes()).decode()}
     parameters = {"output": ["srt", "txt"], "language": "en", "return_timestamps": "word"}
