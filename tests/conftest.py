@@ -294,7 +294,7 @@ def slow(tiny_endpoint) -> Any:
 @pytest.fixture(scope="module")
 def url(slow) -> Iterator[str]:
     """Serve the page of `slow`."""
-    from tests.helpers.slow_endpoint import serving
+    from tests.helpers.live_app import serving
 
     with serving(slow) as address:
         yield address

@@ -21,14 +21,13 @@ from websockets.sync.client import connect
 
 from config import REPOSITORY
 from tests.helpers.asgi import served
-from tests.helpers.live_app import listening, live
+from tests.helpers.live_app import listening, serving
 from tests.helpers.programs import run_python
 from tests.helpers.servers import free_port, hub_client
 from tests.support.servers import loopback
 from whosaid.errors import StartError
 from whosaid.runtime.errors import EXIT_STATUS
 from whosaid.server.__main__ import main
-from whosaid.server.app import create_app
 from whosaid.server.lifecycle import (
     DrainingServer,
     address,
@@ -45,7 +44,7 @@ KEY = "the-key-of-this-test"
 @pytest.fixture(scope="module")
 def url(tiny_endpoint) -> Iterator[str]:
     """Yield the URL of the app alone, in this process."""
-    with live(create_app(tiny_endpoint, ServerSettings(page=False, api_key=KEY))) as where:
+    with serving(tiny_endpoint, page=False, api_key=KEY) as where:
         yield where
 
 

@@ -12,7 +12,7 @@ from openai.types import audio
 from pydantic import TypeAdapter
 from tokenizers.pre_tokenizers import ByteLevel
 
-from tests.helpers.live_app import live
+from tests.helpers.live_app import serving
 from tests.helpers.openai_answers import CHUNKS, SILENT, SPOKEN, KnownAnswers, openai_client
 from tests.helpers.oracle import models_of
 from tests.helpers.renamed import renamed
@@ -26,11 +26,9 @@ from whosaid.errors import (
     OutOfMemory,
     Unsupported,
 )
-from whosaid.server.app import create_app
 from whosaid.server.error_response import openai_error
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.logprobs import token_logprobs
-from whosaid.server.settings import ServerSettings
 from whosaid.transcript import SpeakerMatch, Unspoken
 
 SOUND = ("talk.wav", b"never decoded", "audio/wav")
@@ -342,8 +340,7 @@ def test_clips_reach_the_service_and_names_the_client(client, endpoint):
 
 
 def test_azures_client_sends_its_key_and_a_deployment(endpoint):
-    app = create_app(endpoint, ServerSettings(page=False, api_key="key"))
-    with live(app) as url:
+    with serving(endpoint, page=False, api_key="key") as url:
         azure = {"azure_endpoint": url, "api_version": "2024-10-21", "max_retries": 0}
         with openai.AzureOpenAI(api_key="key", **azure) as client:
             assert ask(client).text == TEXT

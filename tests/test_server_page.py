@@ -8,7 +8,6 @@ import base64
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from threading import Event
@@ -18,15 +17,13 @@ from selenium.webdriver.common.keys import Keys
 
 from config import REPOSITORY
 from tests.helpers.asgi import FakeEndpoint
-from tests.helpers.live_app import live
+from tests.helpers.live_app import serving
 from tests.helpers.nightly import some
 from tests.helpers.page_person import LOST
 from tests.support.audio_files import with_video
 from whosaid.answer.response import Answer
 from whosaid.audio.decode import AudioLimits, decode_audio, decode_files
 from whosaid.endpoint import Decoded, Endpoint, Finished
-from whosaid.server.app import create_app
-from whosaid.server.settings import ServerSettings
 from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
@@ -39,12 +36,6 @@ CLIPS = """
 """
 NASTY = "<img src=x onerror=alert(1)>"
 KEY = "a schlüssel"
-
-
-@contextmanager
-def serving(endpoint, **settings) -> Iterator[str]:
-    with live(create_app(endpoint, ServerSettings(**settings))) as url:
-        yield url
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.live_app import serving
 from tests.helpers.page_person import Person
-from tests.helpers.slow_endpoint import Slow, serving
+from tests.helpers.slow_endpoint import Slow
 from whosaid.errors import InvalidAudio
 
 

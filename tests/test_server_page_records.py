@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.live_app import serving
 from tests.helpers.nightly import some
 from tests.helpers.page_person import SPOKEN, SPOKEN_RATE, Person
-from tests.helpers.slow_endpoint import serving
 
 
 @pytest.fixture

@@ -12,10 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.helpers.asgi import FakeEndpoint, call, served
-from tests.helpers.live_app import live
-from whosaid.server.app import create_app
+from tests.helpers.live_app import serving
 from whosaid.server.page.routes import STATIC
-from whosaid.server.settings import ServerSettings
 
 FILES = {
     path.relative_to(STATIC).as_posix(): path.read_bytes()
@@ -33,14 +31,9 @@ MEDIA_TYPES = {
 
 
 @pytest.fixture(scope="module")
-def app():
-    return create_app(FakeEndpoint(), ServerSettings(api_key="secret"))
-
-
-@pytest.fixture(scope="module")
-def connection(app) -> Iterator[http.client.HTTPConnection]:
+def connection() -> Iterator[http.client.HTTPConnection]:
     """A client that sends a path as it is."""
-    with live(app) as url:
+    with serving(FakeEndpoint(), api_key="secret") as url:
         made = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
         yield made
         made.close()

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import httpx2
 import pytest
 
 from config import REPOSITORY
-from tests.helpers.live_app import live
+from tests.helpers.live_app import serving
 from tests.helpers.programs import run_python
 from tests.helpers.transcription_server import (
     ANSWER,
@@ -32,9 +31,6 @@ from tests.helpers.transcription_server import (
     stream,
 )
 from tests.support.audio_files import speech
-from whosaid.server.app import create_app
-from whosaid.server.jobs.store import JobStore
-from whosaid.server.settings import ServerSettings
 from whosaid.transcribe import __main__ as program
 from whosaid.transcribe.__main__ import main, run
 from whosaid.transcribe.client import Client
@@ -702,20 +698,13 @@ def test_the_command_starts_without_the_models_libraries():
     assert run_python("-c", script).returncode == 0
 
 
-@contextmanager
-def real_server(endpoint, jobs: Path | None = None, **settings) -> Iterator[str]:
-    store = JobStore(jobs, 10, 2**30, 0.0) if jobs else None
-    with live(create_app(endpoint, ServerSettings(page=False, **settings), store=store)) as url:
-        yield url
-
-
 def test_the_real_server_takes_jobs_of_it(tiny_handler, wav, tmp_path, monkeypatch):
     talk = tmp_path / "talk.wav"
     talk.write_bytes(wav(speech(3.5)))
     monkeypatch.setattr("whosaid.transcribe.client.FIRST_PAUSE_S", 0.01)
     options = ["--language", "en", "--output-format", "json", "--force"]
     written = []
-    with real_server(tiny_handler.endpoint, tmp_path / "jobs") as url:
+    with serving(tiny_handler.endpoint, tmp_path / "jobs", page=False) as url:
         for more in ([], ["--job"]):
             assert main(["transcribe", str(talk), "--url", url, *options, *more]) == 0
             written.append((tmp_path / "talk.json").read_text("utf-8"))
@@ -729,7 +718,7 @@ def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch,
     parameters = {"output": ["srt", "txt"], "language": "en", "return_timestamps": "word"}
     expected = tiny_handler({**body, "parameters": parameters})
     monkeypatch.setenv("API_KEY", "a secret")
-    with real_server(tiny_handler.endpoint, api_key="a secret") as url:
+    with serving(tiny_handler.endpoint, page=False, api_key="a secret") as url:
         arguments = ["transcribe", str(tmp_path / "talk.wav"), "--url", url]
         arguments += ["--output-format", "json,srt,txt"]
         assert main([*arguments, "--language", "en"]) == 0

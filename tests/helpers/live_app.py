@@ -5,9 +5,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
 
+from whosaid.server.app import create_app
+from whosaid.server.jobs.store import JobStore
 from whosaid.server.lifecycle import DrainingServer, bind
 from whosaid.server.settings import ServerSettings
 
@@ -25,6 +28,14 @@ def live(app) -> Iterator[str]:
 
     with _running(server, stop) as (host, port):
         yield f"http://{host}:{port}"
+
+
+@contextmanager
+def serving(endpoint, jobs: Path | None = None, most: int = 10, **settings) -> Iterator[str]:
+    """Serve an endpoint; with a folder for `jobs`, the server has so many at most."""
+    store = jobs and JobStore(jobs, most, 2**30, 0.0)
+    with live(create_app(endpoint, ServerSettings(**settings), store=store)) as url:
+        yield url
 
 
 @contextmanager

@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import openai
 
-from tests.helpers.live_app import live
+from tests.helpers.live_app import serving
 from tests.helpers.recogniser_stand_ins import CAN_DIARIZE, StandInRecogniser, resident
 from whosaid.answer.response import Answer
 from whosaid.asr import Transcribed
 from whosaid.audio.decode import AudioLimits
 from whosaid.endpoint import Decoded, Endpoint, Finished
 from whosaid.errors import EndpointError
-from whosaid.server.app import create_app
-from whosaid.server.settings import ServerSettings
 from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 WORDS = (
@@ -73,7 +71,7 @@ class KnownAnswers(Endpoint):
 def openai_client(endpoint) -> Iterator[openai.OpenAI]:
     """Yield the SDK's client, without retries, of a server on loopback."""
     with (
-        live(create_app(endpoint, ServerSettings(page=False))) as url,
+        serving(endpoint, page=False) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
     ):
         yield client

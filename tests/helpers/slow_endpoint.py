@@ -1,21 +1,14 @@
 """An endpoint that stops in the middle of each recording, for tests of the page."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from threading import Event
 
 from config import InferenceConfig
 from tests.helpers.asgi import FakeEndpoint
-from tests.helpers.live_app import live
 from whosaid.answer.response import Answer
 from whosaid.asr import Transcribed
 from whosaid.endpoint import Decoded, Finished
-from whosaid.server.app import create_app
-from whosaid.server.jobs.store import JobStore
-from whosaid.server.settings import ServerSettings
 from whosaid.transcript import Chunk, Transcript, Unspoken, Word
 
 WORD = Word(" hello", 0.0, 1.0, None, 0.5)
@@ -47,11 +40,3 @@ class Slow(FakeEndpoint):
             yield Finished(ANSWER if request.config.text is None else TOLD)
         finally:
             self.outstanding -= 1
-
-
-@contextmanager
-def serving(endpoint, folder: Path | None = None, most: int = 10) -> Iterator[str]:
-    """Serve the page; with a folder, the server has so many jobs at most."""
-    store = folder and JobStore(folder, most, 2**30, 0.0)
-    with live(create_app(endpoint, ServerSettings(), store=store)) as url:
-        yield url
