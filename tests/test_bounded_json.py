@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.calls import calls_of
 from whosaid.errors import EndpointError, InvalidRequest
 from whosaid.payload import encodings
 from whosaid.payload.encodings import Base64Text, TooMuchJson, parse_json
@@ -108,28 +109,16 @@ def test_long_unreadable_bodies_fail_like_short_ones(body, code, monkeypatch):
     assert caught.value.code == code
 
 
-def calls_of_json(monkeypatch):
-    """How many characters each call of json.loads gets."""
-    sizes = []
-    loads = json.loads
-
-    def spy(text, **options):
-        sizes.append(len(text))
-        return loads(text, **options)
-
-    monkeypatch.setattr(json, "loads", spy)
-    return sizes
-
-
 def test_json_gets_no_more_than_the_rest_and_a_slice(monkeypatch):
     """Neither json nor a search for a quotation mark takes the whole text."""
-    sizes = calls_of_json(monkeypatch)
+    parsed = calls_of(monkeypatch, json, "loads")
     parameters = b', "parameters": {"language": "en"}}'
     encoded = base64.b64encode(bytes(3000))
     for text in (encoded, encoded.replace(b"A" * 24, b"A" * 20 + b"\\/\\n")):
-        sizes.clear()
+        parsed.clear()
         value = parse_json(b'{"inputs": "' + text + b'"' + parameters)
         assert isinstance(value["inputs"], Base64Text)
+        sizes = [len(text) for (text,) in parsed]
         assert max(sizes[1:], default=0) <= SLICE + 2
         assert sizes[0] <= len(b'{"inputs": ""' + parameters) + 40
 
@@ -155,21 +144,19 @@ REPEATED = {
 @pytest.mark.parametrize("audio", [b"", b'"inputs": "%b",' % LONG.encode()])
 def test_too_much_json_is_refused_before_parsing(monkeypatch, name, audio):
     monkeypatch.setattr(encodings, "MOST_JSON", 700)
-    sizes = calls_of_json(monkeypatch)
+    parsed = calls_of(monkeypatch, json, "loads")
     body = b"{%b" % audio + b'"x": %b}' % REPEATED[name]
     with pytest.raises(TooMuchJson):
         parse_json(body)
     with pytest.raises(TooMuchJson):
         parse_json(body.decode())
-    assert sizes == []
+    assert parsed == []
 
 
 def test_searching_stops_where_the_bound_is_passed(monkeypatch):
     """A refusal looks at no more quotation marks than the bound has characters."""
     monkeypatch.setattr(encodings, "MOST_JSON", 700)
-    looks = []
-    find = encodings._find_quote
-    monkeypatch.setattr(encodings, "_find_quote", lambda *at: looks.append(at) or find(*at))
+    looks = calls_of(monkeypatch, encodings, "_find_quote")
     for body in (b'["",' * 9_000, b'"' + b'\\"' * 9_000, b'"' + b"\\\\" * 9_000):
         looks.clear()
         with pytest.raises(TooMuchJson):

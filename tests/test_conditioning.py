@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from config import ModelSettings
 from handler import load_asr
 from tests.helpers import oracle
+from tests.helpers.calls import calls_of
 from tests.helpers.cuda_emulator import emulated_cuda, on_cuda
 from tests.helpers.launches import LaunchCounter
 from tests.helpers.nightly import some
@@ -254,15 +255,17 @@ def test_graphs_are_for_plain_windows_as_before(monkeypatch):
         for each in (models, conditioned(models)):
             engine = DecodeEngine(on_cuda(each))
             captured.append(engine.runner.graph_count)
-            sizes, before = oracle.encoder_passes(engine, monkeypatch), device.replays
+            encoded = calls_of(monkeypatch, engine.context.encoder, "run_pass")
+            before = device.replays
             found = decode(engine, plain(requests_of(models)), options)
-            passes.append(([*sizes], device.replays - before, engine.runner.eager, found))
+            sizes = [len(each) for _, each in encoded]
+            passes.append((sizes, device.replays - before, engine.runner.eager, found))
         assert captured[0] == captured[1]
         assert passes[0] == passes[1]
-        sizes.clear()
+        encoded.clear()
         mixed = decode(engine, requests_of(models), options)
         assert engine.runner.graph_count == captured[1]
-    assert sum(sizes) == 3
+    assert sum(len(each) for _, each in encoded) == 3
     expected = decode(DecodeEngine(conditioned(models)), requests_of(models), options)
     assert oracle.tokens_of(mixed) == oracle.tokens_of(expected)
 
@@ -489,15 +492,13 @@ def test_every_window_has_its_part_of_the_mask(monkeypatch):
     transcriber = Transcriber(conditioned(), fallback=REJECTING)
     mask = np.eye(4, dtype=np.float32)[np.repeat([0, 1, 2, 3, 0, 2, 2, 2, 1, 0], FRAMES)]
     mask[17, :] = 0.4, 0.2, 0.2, 0.2
-    samples, requests = noise(10.0), []
+    samples = noise(10.0)
     speech, enrolment = TargetSpeaker(samples, mask).speech, enrolment_of(7)
     expected = [(16_000 * start, 16_000 * (start + 1)) for start in (1, 3, 8)]
     assert [(each.start, each.stop) for each in speech] == expected
-    add = transcriber.engine.add
-    monkeypatch.setattr(
-        transcriber.engine, "add", lambda session, new: (requests.extend(new), add(session, new))
-    )
+    added = calls_of(monkeypatch, transcriber.engine, "add")
     run_steps(transcriber.start(samples, transcriber.validate(asking()), mask, enrolment)).run()
+    requests = [each for _, new in added for each in new]
     assert len(requests) >= 3
     for each in requests:
         first = round(each.key.start / 320)

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.helpers import oracle
+from tests.helpers.calls import calls_of
 from tests.helpers.cuda_emulator import ACCELERATOR_ERROR, Fault, emulated_cuda, held, on_cuda
 from tests.helpers.graph_faults import WRONG_VALUES
 from whosaid.asr.checkpoint.medusa import BLOCK
@@ -510,19 +511,13 @@ def test_rows_that_sample_enter_each_with_its_own_random_numbers(graphs):
 
 
 def test_after_long_texts_short_ones_attend_to_few_positions(graphs, monkeypatch):
-    engine, seen = engine_of(oracle.models_of(oracle.TINY), cuda_graphs=False), []
-    launch = engine.runner.launch
-
-    def record(state, shape):
-        seen.append(shape.kv_len)
-        return launch(state, shape)
-
-    monkeypatch.setattr(engine.runner, "launch", record)
+    engine = engine_of(oracle.models_of(oracle.TINY), cuda_graphs=False)
+    launched = calls_of(monkeypatch, engine.runner, "launch")
     oracle.decode(engine, oracle.windows_of(count=2, max_tokens=70), DecodeOptions(batch_size=2))
-    assert max(seen) > 64
-    seen.clear()
+    assert max(shape.kv_len for _, shape in launched) > 64
+    launched.clear()
     oracle.decode(engine, oracle.windows_of(count=2, max_tokens=8), DecodeOptions(batch_size=2))
-    assert set(seen) == {64}
+    assert {shape.kv_len for _, shape in launched} == {64}
 
 
 @pytest.mark.gpu

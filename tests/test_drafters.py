@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.helpers import oracle
+from tests.helpers.calls import calls_of
 from tests.helpers.nightly import some
 from tests.helpers.oracle import TINY, decode, interleaved, models_of, random_heads, tokens_of
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
@@ -83,11 +84,10 @@ def test_language_and_silence_are_asked_of_whisper_alone():
 def test_states_are_those_of_a_pass_over_the_whole_text(kind, monkeypatch):
     """Numbers of drafts differ, rows are moved, and the state grows."""
     engine = DecodeEngine(models_with(kind, scale=0.02))  # near copies: some drafts are right
-    lengths, moved = itertools.cycle([0, 2, 5, 0, 1, 10]), []
+    lengths = itertools.cycle([0, 2, 5, 0, 1, 10])
     monkeypatch.setattr(DraftPolicy, "choose", lambda *_: next(lengths))
-    move = DecodeState.move
     windows, checked = windows_of(True), 0
-    monkeypatch.setattr(DecodeState, "move", lambda *rows: moved.append(rows) or move(*rows))
+    moved = calls_of(monkeypatch, DecodeState, "move")
     with engine.session(DecodeOptions(assisted=True, drafts=1, batch_size=4)) as session:
         session.add(windows[:2])
         session.step()
@@ -170,18 +170,11 @@ def test_unprofitable_drafts_cost_no_memory_and_no_pass(own_encoder, monkeypatch
         models = oracle.with_assistant(models_of(TINY, RAGGED), 0.1, own_encoder)
     engine = DecodeEngine(models)
     runner, encoder = engine.runner, engine.context.encoder
-    launch, run_pass, steps, encoders = runner.launch, encoder.run_pass, [], []
+    launched = calls_of(monkeypatch, runner, "launch")
+    passes = calls_of(monkeypatch, encoder, "run_pass")
 
-    def launched(state, shape):
-        steps.append((state.drafter is not None, shape.drafts > 0, shape.followed))
-        return launch(state, shape)
-
-    def encoded(own, features):
-        encoders.append(own)
-        return run_pass(own, features)
-
-    monkeypatch.setattr(runner, "launch", launched)
-    monkeypatch.setattr(encoder, "run_pass", encoded)
+    def kinds():
+        return {(it.drafter is not None, by.drafts > 0, by.followed) for it, by in launched}
 
     def decode_where_a_draft_costs(steps_of_none):
         costs = {(rows, k): 1.0 + k * steps_of_none for rows in (1, 8) for k in (0, 1, 6)}
@@ -192,8 +185,8 @@ def test_unprofitable_drafts_cost_no_memory_and_no_pass(own_encoder, monkeypatch
 
     plain = DecodeState.bytes_per_row(engine.main, None)
     assert decode_where_a_draft_costs(9.0) == plain
-    assert set(steps) == {(False, False, False)}
-    assert set(encoders) == {encoder.main}
+    assert kinds() == {(False, False, False)}
+    assert {own for own, _ in passes} == {encoder.main}
     assert decode_where_a_draft_costs(0.01) > plain
-    assert (True, True, own_encoder is None) in steps
-    assert (encoder.assistant not in (None, encoder.main)) == (len(set(encoders)) == 2)
+    assert (True, True, own_encoder is None) in kinds()
+    assert (encoder.assistant not in (None, encoder.main)) == (len({own for own, _ in passes}) == 2)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from config import DEMO_MODELS
 from handler import TranscriptionEndpoint
 from tests.helpers.asgi import asynchronous
+from tests.helpers.calls import calls_of
 from tests.helpers.nightly import some
 from tests.helpers.recogniser_stand_ins import TurnsOfSeconds, resident
 from tests.support.audio_files import conversation
@@ -174,20 +175,14 @@ def test_early_windows_change_no_bit_of_a_diarization(speakers, shares):
 
 def test_batches_heard_early_are_not_computed_again(speakers, monkeypatch):
     diarizer, samples, whole = speakers
-    sizes: list[int] = []
-    infer = diarizer._pipeline._segmentation.infer
-    monkeypatch.setattr(
-        diarizer._pipeline._segmentation,
-        "infer",
-        lambda chunks: (sizes.append(len(chunks)), infer(chunks))[1],
-    )
+    inferred = calls_of(monkeypatch, diarizer._pipeline._segmentation, "infer")
     assert diarizer.diarize(samples, SpeakerHints()) == whole
-    batches, early = [*sizes], diarizer.start_early()
-    sizes.clear()
+    batches, early = [len(each) for (each,) in inferred], diarizer.start_early()
+    inferred.clear()
     early.hear(samples[: len(samples) // 2])
-    assert 0 < len(sizes) < len(batches)
+    assert 0 < len(inferred) < len(batches)
     assert early.diarize(samples, SpeakerHints()) == whole
-    assert sizes == batches
+    assert [len(each) for (each,) in inferred] == batches
 
 
 def test_results_of_larger_batches_are_dropped_when_memory_runs_out(speakers, monkeypatch):

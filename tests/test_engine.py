@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.helpers import oracle
+from tests.helpers.calls import calls_of
 from tests.helpers.oracle import (
     TINY,
     TINY_128,
@@ -18,7 +19,6 @@ from tests.helpers.oracle import (
     decode,
     decode_counted,
     drained,
-    encoder_passes,
     interleaved,
     models_of,
     tokens_of,
@@ -219,7 +219,7 @@ def test_language_equals_transformers_with_one_encoding(monkeypatch):
     models.model.generation_config.lang_to_id = models.special_tokens.languages
     expected = models.model.detect_language(features).item()
     del models.model.generation_config.lang_to_id
-    passes = encoder_passes(engine, monkeypatch)
+    passes = calls_of(monkeypatch, engine.context.encoder, "run_pass")
     heard = engine.detect_language(window.samples)
     window = dataclasses.replace(window, encoded=heard.encoded)
     answer = decode(engine, [window], DecodeOptions())[window.key]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from pyannote.audio.models.embedding.wespeaker.resnet import BasicBlock, Bottleneck, ResNet
 
+from tests.helpers.calls import calls_of
 from whosaid.diarization import embeddings
 from whosaid.diarization.embeddings import SPAN, FoldedEmbedding, FoldedResNet
 
@@ -103,18 +104,13 @@ def test_embeddings_under_masks_equal_pyannotes(published, seed, start, stop):
 
 def test_no_more_is_computed_than_frames_that_masks_ask_for(published, monkeypatch):
     model, folded = published
-    network, computed, whole = FoldedResNet(model.resnet), [], FoldedResNet.__call__
-
-    def counting(self, features):
-        computed.append(features.shape[1])
-        return whole(self, features)
-
-    monkeypatch.setattr(FoldedResNet, "__call__", counting)
+    network, passes = FoldedResNet(model.resnet), calls_of(monkeypatch, FoldedResNet, "__call__")
     waveforms, features = torch.randn(1, 1, 160_000), 998
     for first, last in [(0, 589), (0, 60), (200, 260), (588, 589), (0, 0)]:
         masks = torch.zeros(1, 3, 589)
         masks[0, 1, first:last] = 1
         folded(waveforms, masks)
+        computed = [given.shape[1] for _, given in passes]
         asked = (last - first) / 589 * features
         assert computed[-1] <= min(features, asked + 2 * (network.reach + network.stride + SPAN))
     assert computed[0] == features

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.helpers import nightly, oracle
+from tests.helpers.calls import calls_of
 from tests.helpers.oracle import TINY, decode, models_of, random_heads, with_assistant
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY
 from whosaid.asr.engine.engine import DecodeEngine
@@ -151,16 +152,10 @@ def test_max_tokens_bounds_given_prefixes_and_drafts():
 
 
 def passes(monkeypatch, engine: DecodeEngine, window: Request, options: DecodeOptions) -> int:
-    read, forward = [], Decoder.forward
-
-    def counted(self, *arguments):
-        read.append(self)
-        return forward(self, *arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Decoder, "forward", counted)
+        read = calls_of(patch, Decoder, "forward")
         decode(engine, [window], options)
-    return sum(each is engine.main for each in read)
+    return sum(each is engine.main for each, *_ in read)
 
 
 def test_a_right_guess_costs_no_steps(monkeypatch):

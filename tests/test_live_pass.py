@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers.oracle import encoder_passes
+from tests.helpers.calls import calls_of
 from tests.helpers.stand_ins import asking
 from tests.support.tiny_whispers import SMALL, hears_sound, loaded, noise
 from whosaid.asr import Guess, Prior, Recogniser
@@ -133,7 +133,7 @@ def test_prefix_up_to_any_word_keeps_the_text(transcriber):
 
 
 def test_missing_language_is_detected_with_one_encoding(transcriber, monkeypatch):
-    passes = encoder_passes(transcriber.engine, monkeypatch)
+    passes = calls_of(monkeypatch, transcriber.engine.context.encoder, "run_pass")
     found = run(transcriber, begun(transcriber, language=None))
     assert len(passes) == 1
     assert found.language == transcriber.engine.detect_language(noise(SECONDS)).language
@@ -205,23 +205,16 @@ def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatc
     options = transcriber.validate(asking(language=None, batch_size=1))
 
     def transcribe(draft, start=0.0):
-        read, forward = [], Decoder.forward
-
-        def counted(self, *arguments):
-            read.append(self)
-            return forward(self, *arguments)
-
         begun = run_steps(transcriber.start(samples, options, prior=Prior((Guess(start, draft),))))
         with monkeypatch.context() as patch:
-            patch.setattr(Decoder, "forward", counted)
+            read = calls_of(patch, Decoder, "forward")
             return begun.run(), len(read)
 
     expected, without = transcribe(())
-    wanted = []
-    add = transcriber.engine.add
     with monkeypatch.context() as patch:
-        patch.setattr(transcriber.engine, "add", lambda *each: wanted.extend(each[1]) or add(*each))
+        added = calls_of(patch, transcriber.engine, "add")
         transcribe((1, 2, 3))
+    wanted = [each for _, new in added for each in new]
     assert [each.draft for each in wanted] == [(1, 2, 3), *[()] * (len(wanted) - 1)]
     first = min((each for each in wanted), key=lambda each: each.key.start)
     assert first.draft == (1, 2, 3)

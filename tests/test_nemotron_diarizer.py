@@ -17,6 +17,7 @@ from pyannote.core import SlidingWindow, SlidingWindowFeature
 
 from config import DEMO_MODELS, ModelSettings
 from handler import load_endpoint, respond
+from tests.helpers.calls import calls_of
 from tests.helpers.refusals import start_failure
 from tests.support.audio_files import speech, wav_file
 from whosaid.diarization import nemotron
@@ -232,8 +233,7 @@ def test_hints_change_no_turns_and_add_warnings(diarizer, spoken):
 
 @needs_the_model
 def test_a_cancelled_call_computes_no_further_chunk(diarizer, spoken, monkeypatch):
-    score, scored = diarizer._score, []
-    monkeypatch.setattr(diarizer, "_score", lambda *given: scored.append(given) or score(*given))
+    scored = calls_of(monkeypatch, diarizer, "_score")
     diarizer.diarize(spoken, NO_HINTS)
     number = len(scored)
     assert number == 8

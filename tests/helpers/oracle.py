@@ -11,7 +11,6 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from transformers import (
@@ -40,7 +39,6 @@ from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.engine.session import Session
-from whosaid.asr.model.encoder import AudioEncoder
 from whosaid.transcript import DecodeStats
 
 TINY = Published(text_entries=300, languages=4, seconds=1)
@@ -368,16 +366,3 @@ def count_checked_states(engine: DecodeEngine) -> int:
         newest = state.drafter.newest[row]
         torch.testing.assert_close(newest, states[-2], atol=1e-6, rtol=1e-5)
     return len(batch.rows)
-
-
-def encoder_passes(engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record how many windows each pass of an engine's encoders reads from now on."""
-    encoder, passes = engine.context.encoder, []
-    run_pass = encoder.run_pass
-
-    def counted(each: AudioEncoder, features: torch.Tensor) -> torch.Tensor:
-        passes.append(len(features))
-        return run_pass(each, features)
-
-    monkeypatch.setattr(encoder, "run_pass", counted)
-    return passes
