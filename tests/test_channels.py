@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.asgi import asynchronous
 from tests.helpers.refusals import refused
-from tests.support.audio_files import conversation, wav_file
+from tests.support.audio_files import conversation, request_body, wav_file
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.endpoint import Finished
 
@@ -40,9 +40,7 @@ def voices() -> tuple[np.ndarray, np.ndarray]:
 
 def ask(handler: Any, *channels: np.ndarray, **parameters: Any) -> dict[str, Any]:
     audio = wav_file(np.stack(channels, axis=1), RATE)
-    body = {"inputs": base64.b64encode(audio).decode(), "parameters": parameters}
-    answer: dict[str, Any] = handler(body)
-    return answer
+    return handler(request_body(audio, **parameters))
 
 
 def apart(handler: Any, *channels: np.ndarray, **parameters: Any) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The endpoint on the models that ship, against the words and speakers that synthesis knows."""
 
-import base64
 import json
 from itertools import permutations
 from pathlib import Path
@@ -14,7 +13,7 @@ from pyannote.metrics.diarization import DiarizationErrorRate
 
 from tests.helpers.nightly import some
 from tests.support import audio_files
-from tests.support.audio_files import encoded, wav_file
+from tests.support.audio_files import encoded, request_body, wav_file
 from tests.support.dialogue import annotation
 from whosaid.transcript import SpeakerTurn
 
@@ -28,8 +27,7 @@ PASSAGE = (32.8, 46.0)
 
 
 def ask(handler: Any, audio: bytes, **parameters: Any) -> dict[str, Any]:
-    body = {"inputs": base64.b64encode(audio).decode(), "parameters": parameters}
-    return handler(json.loads(json.dumps(body)))
+    return handler(json.loads(json.dumps(request_body(audio, **parameters))))
 
 
 def words_between(start: float, end: float) -> str:

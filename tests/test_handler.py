@@ -1,7 +1,6 @@
 """The handler in the containers: its path, its log, its callers' threads and its own."""
 
 import asyncio
-import base64
 import gc
 import importlib.util
 import itertools
@@ -16,7 +15,7 @@ import pytest
 
 from config import REPOSITORY, ModelSettings
 from handler import EndpointHandler
-from tests.support.audio_files import speech
+from tests.support.audio_files import request_body, speech
 from tests.test_endpoint import RESPONSE_KEYS, StandInDiarizer
 
 
@@ -71,10 +70,10 @@ def test_our_log_counts_and_times(tiny_handler, hum, caplog):
 
 def test_concurrent_calls_share_a_batch_with_unchanged_answers(precise_handler, wav):
     """All calls arrive before the engine takes a step, so that their windows share rows."""
-    inputs = base64.b64encode(wav(speech(2.0))).decode()
+    audio = wav(speech(2.0))
     both = itertools.product((False, None), ("en", None))
     options = [{"assisted": assisted, "language": language} for assisted, language in both]
-    bodies = [{"inputs": inputs, "parameters": each} for each in options]
+    bodies = [request_body(audio, **each) for each in options]
     alone = [precise_handler(body) for body in bodies]
     recogniser = precise_handler.endpoint.recogniser
     before = recogniser.counts.steps, recogniser.counts.rows

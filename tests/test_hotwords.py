@@ -1,6 +1,5 @@
 """Hot words: what sounds alike, which parts of a text are compared, and that nothing else moves."""
 
-import base64
 import json
 
 import numpy as np
@@ -10,7 +9,7 @@ from config import InferenceConfig
 from tests.helpers.distances import edits
 from tests.helpers.invariance import parts
 from tests.support import audio_files
-from tests.support.audio_files import wav_file
+from tests.support.audio_files import request_body, wav_file
 from whosaid.asr import hotwords
 from whosaid.asr.engine import rescoring
 from whosaid.asr.hotwords import HotWordProposer, HotWords, Match, sound
@@ -103,8 +102,7 @@ def test_a_phrase_begins_a_sentence_with_a_capital(proposing):
 
 def ask(handler, **parameters):
     clip = wav_file(audio_files.conversation()[: 12 * 16_000], 16_000)
-    body = {"inputs": base64.b64encode(clip).decode(), "parameters": parameters}
-    return json.dumps(handler(body))
+    return json.dumps(handler(request_body(clip, **parameters)))
 
 
 def test_a_list_of_other_words_changes_nothing(demo_handler):
@@ -154,8 +152,8 @@ def test_the_command_line_reads_phrases_from_a_file(content, phrases, tmp_path):
 
 def test_silence_has_no_hot_words(demo_handler, monkeypatch):
     monkeypatch.setattr(rescoring, "HANDICAP", 1e9)
-    quiet = base64.b64encode(wav_file(1e-3 * np.random.default_rng(0).normal(size=48_000), 16_000))
+    quiet = wav_file(1e-3 * np.random.default_rng(0).normal(size=48_000), 16_000)
     for vad_filter in (True, False):
-        asked = {"hotwords": ["Siobhan"], "vad_filter": vad_filter}
-        answer = demo_handler({"inputs": quiet.decode(), "parameters": asked})
+        body = request_body(quiet, hotwords=["Siobhan"], vad_filter=vad_filter)
+        answer = demo_handler(body)
         assert "siobhan" not in json.dumps(answer).lower()

@@ -4,7 +4,6 @@ demo models.
 Where a failure comes from what diarization finds, a stand-in finds just that, and the rest of the
 endpoint meets it."""
 
-import base64
 import json
 import math
 from difflib import SequenceMatcher
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.nightly import some
-from tests.support.audio_files import conversation, wav_file
+from tests.support.audio_files import conversation, request_body, wav_file
 from whosaid.diarization.diarizer import Capabilities, Diarization
 from whosaid.transcript import SpeakerTurn
 
@@ -43,8 +42,8 @@ def passage() -> np.ndarray:
 
 
 def ask(handler: Any, samples: np.ndarray, **parameters: Any) -> dict[str, Any]:
-    body = base64.b64encode(wav_file(samples.astype(np.float64), 16_000)).decode()
-    return handler({"inputs": body, "parameters": {"language": "en", **parameters}})
+    file = wav_file(samples.astype(np.float64), 16_000)
+    return handler(request_body(file, **{"language": "en", **parameters}))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from config import DEMO_MODELS, ModelSettings
 from handler import load_endpoint, respond
 from tests.helpers.calls import calls_of
 from tests.helpers.refusals import start_failure
-from tests.support.audio_files import speech, wav_file
+from tests.support.audio_files import request_body, speech, wav_file
 from whosaid.diarization import nemotron
 from whosaid.diarization.diarizer import DiarizationCancelled, SpeakerHints
 from whosaid.errors import ModelError
@@ -435,9 +435,8 @@ def test_an_endpoint_answers_with_it(folder, monkeypatch, tmp_path):
     endpoint = load_endpoint(ModelSettings.for_models(str(DEMO_MODELS / "asr"), None, str(folder)))
     clip = base64.b64encode(b"no audio at all").decode()
     known = [{"name": "Anna", "reference": clip}]
-    inputs = base64.b64encode(wav_file(speech(6.0), 16_000)).decode()
     parameters = {"num_speakers": 2, "known_speakers": known, "output": ["rttm"]}
-    body = {"inputs": inputs, "parameters": parameters}
+    body = request_body(wav_file(speech(6.0), 16_000), **parameters)
     try:
         response = asyncio.run(respond(endpoint, body))
     finally:

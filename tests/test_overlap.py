@@ -1,7 +1,6 @@
 """Windows in which speakers talk at once, their tracks, and the words of the tracks."""
 
 import asyncio
-import base64
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,6 +13,7 @@ from rapidfuzz.distance import Levenshtein
 
 from benchmarks.voices.overlap import GivenTurns
 from diarization_utils import attribute, seconds_spoken
+from tests.support.audio_files import request_body
 from tests.support.dialogue import Placed, compose
 from tests.support.speech import Voice, draw_clip
 from tests.test_live_speakers import between
@@ -347,9 +347,8 @@ def ask(demo_handler, demo_endpoint, monkeypatch, scene, wav, enrolments):
         with monkeypatch.context() as patch:
             patch.setattr(demo_endpoint.models, "diarizer", given)
             started.clear()
-            body = {"inputs": base64.b64encode(wav(scene.samples)).decode()}
             wanted = {"assisted": False, "return_timestamps": "word"} | parameters
-            return demo_handler(body | {"parameters": wanted}), [*started]
+            return demo_handler(request_body(wav(scene.samples), **wanted)), [*started]
 
     return ask
 

@@ -13,7 +13,7 @@ import pytest
 
 from config import InferenceConfig
 from tests.helpers.asgi import HELLO, JSON, asynchronous, call, client, served
-from tests.support.audio_files import speech
+from tests.support.audio_files import request_body, speech
 from whosaid.answer.formats import MEDIA_TYPES, file_bytes
 from whosaid.endpoint.request import TranscriptionRequest, Upload
 from whosaid.errors import InvalidAudio, ModelError
@@ -316,11 +316,9 @@ def audio(wav) -> bytes:
 
 @asynchronous
 async def test_answers_and_files_equal_those_of_the_contract(tiny_endpoint, audio, tmp_path):
-    inputs = base64.b64encode(audio).decode()
     wanted = {"return_timestamps": "word", "output": ["srt"], "unknown": 1}
-    body = json.dumps({"inputs": inputs, "parameters": wanted}).encode()
-    every = {**wanted, "output": [*FORMATS]}
-    all_files = json.dumps({"inputs": inputs, "parameters": every}).encode()
+    body = json.dumps(request_body(audio, **wanted)).encode()
+    all_files = json.dumps(request_body(audio, **wanted | {"output": [*FORMATS]})).encode()
     raw = {"content-type": "audio/wav", "content-length": len(audio)}
     query = b"return_timestamps=word&output=srt&unknown=1"
 

@@ -1,7 +1,6 @@
 """The contract's routes, against hf-serve's own router with the same handler."""
 
 import asyncio
-import base64
 import json
 import math
 import os
@@ -15,7 +14,7 @@ from starlette.testclient import TestClient
 from config import InferenceConfig
 from tests.helpers.asgi import call
 from tests.helpers.openai_answers import KnownAnswers
-from tests.support.audio_files import speech
+from tests.support.audio_files import request_body, speech
 from whosaid.endpoint.request import TranscriptionRequest
 from whosaid.server.app import create_app
 from whosaid.server.gate import Gate
@@ -76,8 +75,7 @@ def read(known, quick) -> Callable[..., TranscriptionRequest]:
 
 
 def json_body(audio: bytes, **parameters) -> bytes:
-    inputs = base64.b64encode(audio).decode()
-    return json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+    return json.dumps(request_body(audio, **parameters)).encode()
 
 
 def form(**parts: tuple[str, bytes]) -> bytes:

@@ -20,7 +20,7 @@ from tests.helpers.asgi import FakeEndpoint
 from tests.helpers.live_app import serving
 from tests.helpers.nightly import some
 from tests.helpers.page_person import LOST
-from tests.support.audio_files import with_video
+from tests.support.audio_files import request_body, with_video
 from whosaid.answer.response import Answer
 from whosaid.audio.decode import AudioLimits, decode_audio, decode_files
 from whosaid.endpoint import Decoded, Endpoint, Finished
@@ -49,9 +49,8 @@ def recording(tmp_path_factory, wav) -> Path:
 
 @pytest.fixture(scope="module")
 def answer(demo_handler, recording) -> dict:
-    inputs = base64.b64encode(recording.read_bytes()).decode()
-    parameters = {"output": OUTPUT, "return_timestamps": "word"}
-    return demo_handler({"inputs": inputs, "parameters": parameters})
+    body = request_body(recording.read_bytes(), output=OUTPUT, return_timestamps="word")
+    return demo_handler(body)
 
 
 @pytest.fixture(scope="module")
@@ -227,8 +226,7 @@ def test_clips_of_known_people_are_sent_with_their_names(
         {"name": "Ada L", "reference": base64.b64encode(clips[0].read_bytes()).decode()},
     ]
     parameters = {"output": ["rttm"], "return_timestamps": "word", "known_speakers": known}
-    inputs = base64.b64encode(recording.read_bytes()).decode()
-    expected = demo_handler({"inputs": inputs, "parameters": parameters})
+    expected = demo_handler(request_body(recording.read_bytes(), **parameters))
     person.open(url)
     person.see("#options details:has(#clip) summary").click()
     person.all("#clip")[0].send_keys("\n".join(map(str, clips)))
@@ -321,9 +319,8 @@ def test_a_given_text_gets_times_and_speakers(
 ):
     said = answer["text"].title()
     text = f"{NASTY}\n{said}{LAUGH}"
-    inputs = base64.b64encode(recording.read_bytes()).decode()
     parameters = {"text": text, "return_timestamps": "word", "output": OUTPUT}
-    expected = demo_handler({"inputs": inputs, "parameters": parameters})
+    expected = demo_handler(request_body(recording.read_bytes(), **parameters))
     assert [part["text"].strip() for part in expected["unspoken"]] == [NASTY, LAUGH.strip()]
     person.open(url)
     person.see("#options details:has(#text) summary").click()

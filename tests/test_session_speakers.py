@@ -19,7 +19,7 @@ from diarization_utils import attribute, speaker_segments
 from tests.helpers.asgi import asynchronous
 from tests.helpers.recogniser_stand_ins import EndlessDiarizer, TurnsOfSeconds
 from tests.helpers.refusals import refused
-from tests.support.audio_files import conversation, speech, wav_file
+from tests.support.audio_files import conversation, request_body, speech, wav_file
 from whosaid.diarization.diarizer import Pause
 from whosaid.errors import ModelError
 from whosaid.live.audio_buffer import AudioBuffer
@@ -74,8 +74,7 @@ def endpoint(demo_endpoint, monkeypatch):
 
 
 def asked(endpoint, samples: np.ndarray, **parameters):
-    inputs = base64.b64encode(wav_file(samples, 16_000)).decode()
-    return endpoint.parse({"inputs": inputs, "parameters": {"language": "en", **parameters}})
+    return endpoint.parse(request_body(wav_file(samples, 16_000), language="en", **parameters))
 
 
 @asynccontextmanager

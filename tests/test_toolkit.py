@@ -93,7 +93,7 @@ def test_both_servers_answer_the_same_request_alike(server, other_server, beginn
 
 
 def answered_alike(server, other_server, audio, parameters):
-    body = {"inputs": base64.b64encode(audio).decode(), "parameters": parameters}
+    body = audio_files.request_body(audio, **parameters)
     answer, expected = server.ask(body), other_server.ask(body)
     assert (answer.status_code, expected.status_code) == (200, 200)
     answer, expected = answer.json(), expected.json()

@@ -30,7 +30,7 @@ from tests.helpers.transcription_server import (
     refuse,
     stream,
 )
-from tests.support.audio_files import speech
+from tests.support.audio_files import request_body, speech
 from whosaid.transcribe import __main__ as program
 from whosaid.transcribe.__main__ import main, run
 from whosaid.transcribe.client import Client
@@ -714,9 +714,9 @@ def test_the_real_server_takes_jobs_of_it(tiny_handler, wav, tmp_path, monkeypat
 
 def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch, capsys):
     (tmp_path / "talk.wav").write_bytes(wav(speech(3.5)))
-    body = {"inputs": base64.b64encode((tmp_path / "talk.wav").read_bytes()).decode()}
+    data = (tmp_path / "talk.wav").read_bytes()
     parameters = {"output": ["srt", "txt"], "language": "en", "return_timestamps": "word"}
-    expected = tiny_handler({**body, "parameters": parameters})
+    expected = tiny_handler(request_body(data, **parameters))
     monkeypatch.setenv("API_KEY", "a secret")
     with serving(tiny_handler.endpoint, page=False, api_key="a secret") as url:
         arguments = ["transcribe", str(tmp_path / "talk.wav"), "--url", url]
@@ -724,7 +724,6 @@ def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch,
         assert main([*arguments, "--language", "en"]) == 0
         told: list[tuple[float, float]] = []
         client = Client(url, "a secret")
-        data = (tmp_path / "talk.wav").read_bytes()
         with client.transcribed([data], parameters, lambda *each: told.append(each)):
             pass
         monkeypatch.setenv("API_KEY", "another")

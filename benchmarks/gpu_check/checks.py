@@ -4,7 +4,6 @@ Expected values follow from the code (equal tokens) or are wide bounds defined h
 machine's figures.
 """
 
-import base64
 import math
 import platform
 import re
@@ -29,6 +28,7 @@ from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.subject import CONVERSATION, Subject, lasting
 from benchmarks.report import settings as machine_settings
 from config import REPOSITORY, ModelSettings
+from tests.support.audio_files import request_body
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.model.cuda_attention import was_measured
@@ -280,12 +280,12 @@ def check_requests(subject: Subject) -> list[Finding]:
     if find_spec("pyannote") is None:
         settings = settings.model_copy(update={"diarization_model": None})
     endpoint = EndpointHandler(settings=settings, serves=False)
-    audio = base64.b64encode(CONVERSATION.read_bytes()).decode()
+    body = request_body(CONVERSATION.read_bytes(), return_timestamps="word")
     seconds: list[float] = []
 
     def ask(_: object = None) -> dict[str, Any]:
         started = time.perf_counter()
-        answer = endpoint({"inputs": audio, "parameters": {"return_timestamps": "word"}})
+        answer = endpoint(body)
         seconds.append(time.perf_counter() - started)
         return answer
 

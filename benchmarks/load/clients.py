@@ -5,7 +5,6 @@ timed from the moment at which it was due, so that a slow client cannot flatter 
 """
 
 import asyncio
-import base64
 import json
 import time
 from collections.abc import AsyncIterator
@@ -16,7 +15,7 @@ from typing import Any
 import httpx2
 import numpy as np
 
-from tests.support.audio_files import wav_file
+from tests.support.audio_files import request_body, wav_file
 from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
 
@@ -63,8 +62,7 @@ def body_of(samples: Samples, **parameters: object) -> bytes:
 
 def json_body(file: bytes, **parameters: object) -> bytes:
     """Return the endpoint's JSON body with an audio file and parameters."""
-    content = {"inputs": base64.b64encode(file).decode(), "parameters": parameters}
-    return json.dumps(content).encode()
+    return json.dumps(request_body(file, **parameters)).encode()
 
 
 async def closed(url: str, body: bytes, users: int, seconds: float, fewest: int) -> Load:

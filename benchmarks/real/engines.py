@@ -7,7 +7,6 @@ its own defaults but for language, batch size, beams and word times. Packages ar
 engine's process.
 """
 
-import base64
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +19,7 @@ import av
 from benchmarks.options import BATCHED, FORMS, OURS, PIPELINE, SEQUENTIAL
 from benchmarks.real.manifest import Recording
 from config import ModelSettings
+from tests.support.audio_files import request_body
 from whosaid.transcript import Word
 
 TEXT = re.compile(r"(?P<form>\w+)(-(?P<beams>\d+))?(@(?P<precision>\w+))?")
@@ -80,9 +80,9 @@ class Ours:
         return [Word(each["word"], *each["timestamp"]) for each in self._answer(recording)["words"]]
 
     def _answer(self, recording: Recording) -> dict[str, Any]:
-        inputs = base64.b64encode(recording.audio.read_bytes()).decode()
         parameters = {**self.parameters, "language": recording.language}
-        answer: dict[str, Any] = self.endpoint({"inputs": inputs, "parameters": parameters})
+        body = request_body(recording.audio.read_bytes(), **parameters)
+        answer: dict[str, Any] = self.endpoint(body)
         return answer
 
 

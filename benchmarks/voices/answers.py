@@ -1,12 +1,12 @@
 """The endpoint's answer for a recording, and its words with speakers by WhisperX's rule."""
 
-import base64
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from handler import EndpointHandler
+from tests.support.audio_files import request_body
 from whosaid.transcript import SpeakerTurn, Word
 
 OURS, WHISPERX = RULES = ("this project", "WhisperX")
@@ -23,7 +23,7 @@ class Answer:
 def ask(endpoint: EndpointHandler, audio: bytes, **parameters: object) -> Answer:
     """Send a sound file's bytes to the endpoint as a client does; ask for words with speakers."""
     wanted = {"return_timestamps": "word", "output": ["rttm"], **parameters}
-    answer = endpoint({"inputs": base64.b64encode(audio).decode(), "parameters": wanted})
+    answer = endpoint(request_body(audio, **wanted))
     return Answer(tuple(map(_word, answer["words"])), tuple(read_rttm(answer["output"]["rttm"])))
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from config import OutputFormat
 from tests.helpers import readers
-from tests.support.audio_files import wav_file
+from tests.support.audio_files import request_body, wav_file
 from whosaid.answer.subtitles import SRT_LOOKALIKES
 from whosaid.timebase import SAMPLE_RATE
 
@@ -231,4 +231,4 @@ def other_words(before: Answer, after: Answer) -> int:
 def body(samples: Samples, options: Options) -> dict[str, Any]:
     """A request; its WAV file holds floats, in which nothing is too quiet."""
     file = wav_file(samples, SAMPLE_RATE, "f32")
-    return {"inputs": base64.b64encode(file).decode(), "parameters": options}
+    return request_body(file, **options)

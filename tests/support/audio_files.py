@@ -3,6 +3,7 @@
 The ffmpeg program encodes, which is another build than the libraries with which the endpoint
 decodes. AMR, which it cannot write, and broken WAV and MP4 are put together here byte by byte."""
 
+import base64
 import random
 import struct
 import subprocess
@@ -141,6 +142,11 @@ def encoded(source: bytes, name: str, *options: str) -> bytes:
         path = Path(folder) / name
         ffmpeg("-i", "-", *(options or FORMATS[name].split()), "-y", str(path), source=source)
         return path.read_bytes()
+
+
+def request_body(file: bytes, **parameters: Any) -> dict[str, Any]:
+    """The endpoint's JSON body, with an audio file in base64."""
+    return {"inputs": base64.b64encode(file).decode(), "parameters": parameters}
 
 
 @cache
