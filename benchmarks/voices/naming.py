@@ -7,7 +7,7 @@ everybody else's clips, so most names belong to people who do not speak.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -34,31 +34,12 @@ KINDS = SAME, OTHER, STRANGERS = (
 )
 SHORTEST, LONGEST = 3.0, 10.0  # seconds of a clip
 FRAME = 0.01  # seconds
+# Seconds of known people, named rightly and wrongly, and of strangers, named or not.
+TALLIED = ("known", "right", "wrong", "strangers", "strangers_named")
 # A conversation and somebody in it.
 Place = tuple[str, str]
 Vectors = Mapping[str, Vector | None]
 Diarize = Callable[[Samples], Diarization]
-
-
-@dataclass
-class Tally:
-    """Seconds of known people, named rightly and wrongly, and of strangers, named or not."""
-
-    known: float = 0.0
-    right: float = 0.0
-    wrong: float = 0.0
-    strangers: float = 0.0
-    strangers_named: float = 0.0
-
-    def add(self, person: str, seconds: float, named: str | None, known: bool) -> None:
-        """Count the seconds of a person whose speaker got the name `named`."""
-        if known:
-            self.known += seconds
-            self.right += seconds * (named == person)
-            self.wrong += seconds * (named is not None and named != person)
-        else:
-            self.strangers += seconds
-            self.strangers_named += seconds * (named is not None)
 
 
 @dataclass(frozen=True)
@@ -127,15 +108,19 @@ def name_everybody(
 
     `vectors` are everybody's clips by conversation and person.
     """
-    tallies = {kind: Tally() for kind in KINDS}
+    tallies = {kind: dict.fromkeys(TALLIED, 0.0) for kind in KINDS}
     for each in heard:
         for kind, turns, found, clips in _cases(each, vectors, diarize):
             given = {name: [vector] for name, vector in clips.items() if vector is not None}
             named = name_speakers(found, KnownVoices(given), same).known_speakers
             names = {each.label: each.name for each in named if each.matched}
             for (person, label), seconds in seconds_of(turns, found).items():
-                tallies[kind].add(person, seconds, names.get(label), person in clips)
-    return {kind: asdict(tally) for kind, tally in tallies.items()}
+                tally, known, name = tallies[kind], person in clips, names.get(label)
+                tally["known" if known else "strangers"] += seconds
+                if name is not None:
+                    given_to_known = "right" if name == person else "wrong"
+                    tally[given_to_known if known else "strangers_named"] += seconds
+    return tallies
 
 
 def seconds_of(

@@ -6,7 +6,6 @@ A recognised word is scored if exactly one person speaks during it; that person 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from benchmarks.counts import Count
 from benchmarks.voices.answers import OURS, WHISPERX, Answer, whisperx_rule
 from benchmarks.voices.conversations import Conversation
 from tests.support.dialogue import annotation
+from whosaid.diarization.known_speakers import spans_alone
 from whosaid.transcript import SpeakerTurn, Word
 
 # Kinds of errors, and total speech, in which overlapped speech counts for each voice.
@@ -33,17 +33,11 @@ def diarization_parts(
     reference: Sequence[SpeakerTurn],
     hypothesis: Sequence[SpeakerTurn],
     duration: float,
-    collar: float = 0.0,
-    skip_overlap: bool = False,
 ) -> dict[str, float]:
-    """Return the seconds of PARTS in a recording of `duration` seconds.
-
-    `collar` seconds around each true boundary are not scored, half of them on each side, as in
-    pyannote.metrics. With `skip_overlap` overlapped speech is not scored.
-    """
-    metric = DiarizationErrorRate(collar=collar, skip_overlap=skip_overlap)
-    uem = Timeline([Segment(0, duration)])
-    found = metric(annotation(reference), annotation(hypothesis), uem=uem, detailed=True)
+    """Return the seconds of PARTS in a recording of `duration` seconds."""
+    true, given = annotation(reference), annotation(hypothesis)
+    whole = Timeline([Segment(0, duration)])
+    found = DiarizationErrorRate()(true, given, uem=whole, detailed=True)
     return {part: float(found[name]) for part, name in PARTS.items()}
 
 
@@ -53,12 +47,7 @@ def count_voices(turns: Sequence[SpeakerTurn]) -> int:
     If clustering finds fewer voices than speak at once, pyannote adds a speaker whom nobody is, who
     only speaks while others do.
     """
-    edges = sorted({edge for turn in turns for edge in (turn.start, turn.end)})
-    alone = set()
-    for start, end in pairwise(edges):
-        speaking = {turn.speaker for turn in turns if turn.start < end and start < turn.end}
-        alone |= speaking if len(speaking) == 1 else set()
-    return len(alone)
+    return len(spans_alone(turns))
 
 
 def errors_of(parts: Mapping[str, float]) -> Count:

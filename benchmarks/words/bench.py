@@ -9,10 +9,11 @@ import json
 import random
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rapidfuzz.distance import Levenshtein
 
@@ -126,32 +127,19 @@ def measure(options: Namespace, path: Path) -> None:
 # The page, from results alone
 
 
-@dataclass(frozen=True)
-class Errors:
-    """Words of a clip's phrases and those missed among them; other words and errors of them, with
-    inserted words; words of the list in place of another word or of none.
+def count_errors(
+    expected: str, found: str, own: Sequence[str], every: Sequence[str]
+) -> Counter[str]:
+    """Count the errors of a text whose phrases are `own`, under a list with the words `every`.
+
+    Counts are of words of the phrases (`listed`) and those missed among them, of the others and
+    errors of them (`other`), with inserted words, and of words of the list in place of another word
+    or of none (`false`).
     """
-
-    listed: int = 0
-    missed: int = 0
-    others: int = 0
-    other: int = 0
-    false: int = 0
-
-    def __add__(self, more: Self) -> Self:
-        pairs = zip(astuple(self), astuple(more), strict=True)
-        return type(self)(*(own + other for own, other in pairs))
-
-
-def count_errors(expected: str, found: str, own: Sequence[str], every: Sequence[str]) -> Errors:
-    """Count the errors of a text whose phrases are `own`, under a list with the words `every`."""
     normalize = normalizer(ENGLISH)
     words, written = normalize(expected).split(), normalize(found).split()
     wanted, known = ({w for one in some for w in normalize(one).split()} for some in (own, every))
-    errors = Errors(
-        listed=sum(word in wanted for word in words),
-        others=sum(word not in wanted for word in words),
-    )
+    errors = Counter("listed" if word in wanted else "others" for word in words)
     for edit in Levenshtein.opcodes(words, written):
         if edit.tag == "equal":
             continue
@@ -160,7 +148,7 @@ def count_errors(expected: str, found: str, own: Sequence[str], every: Sequence[
         missed = sum(word in wanted for word in before)
         false = sum(word in known and word not in wanted for word in after)
         other = max(len(before), len(after)) - missed
-        errors = errors + Errors(missed=missed, other=other, false=false)
+        errors.update(missed=missed, other=other, false=false)
     return errors
 
 
@@ -172,7 +160,7 @@ def figures(results: dict[str, Any]) -> Tables:
         spoken = [phrase for own in facts["phrases"] for phrase in own]
         for system, found in answers.items():
             base = answers[THEIRS if system in (THEIRS, THEIR_LIST) else NONE][:count]
-            total, every = Errors(), [*spoken, *facts["others"]]
+            total, every = Counter[str](), [*spoken, *facts["others"]]
             for place, answer in enumerate(found[:count]):
                 own = facts["phrases"][place]
                 total += count_errors(facts["texts"][place], answer["text"], own, every)
@@ -183,9 +171,9 @@ def figures(results: dict[str, Any]) -> Tables:
                 {
                     "clips": f"{name}, {count}",
                     "list": system,
-                    "missed": f"{total.missed} of {total.listed}",
-                    "other": f"{total.other / max(1, total.others):.2%}",
-                    "false": str(total.false),
+                    "missed": f"{total['missed']} of {total['listed']}",
+                    "other": f"{total['other'] / max(1, total['others']):.2%}",
+                    "false": str(total["false"]),
                     "same texts": str(same),
                     "time": f"{seconds[0] / seconds[1]:.2f}",
                 }
