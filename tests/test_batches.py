@@ -11,6 +11,7 @@ from tests.helpers import oracle
 from tests.helpers.calls import calls_of
 from tests.helpers.oracle import TINY, decode, interleaved, models_of, tokens_of
 from tests.helpers.refusals import refused
+from tests.support.decoding import drained
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.memory import StateMemory
@@ -108,7 +109,7 @@ def test_between_two_steps_others_leave_and_many_come():
                     each.step()
         assert engine.scheduler.running == 2  # the second and the fourth, of four
         session.add(windows[2:])
-        answers = tokens_of(oracle.drained(session))
+        answers = tokens_of(drained(session))
     assert answers == expected
     assert engine.memory.state.rows.finished.all()
 
@@ -130,7 +131,7 @@ def test_closing_a_session_leaves_the_others_their_rows():
             other.add(windows_of())
             beams.add(windows_of())
             answers = {request.key: result for request, result in session.step()}
-        answers |= oracle.drained(session)
+        answers |= drained(session)
     assert tokens_of(answers) == alone(GREEDY)
     assert not engine.scheduler.busy
 
@@ -146,7 +147,7 @@ def test_restarted_windows_get_the_same_answers(step):
         for lane in engine.batches:
             engine.scheduler.requeue(lane)
             engine.batches[lane].clear()
-        answers |= oracle.drained(session)
+        answers |= drained(session)
     assert tokens_of(answers) == alone(RETRIED)
 
 

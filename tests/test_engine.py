@@ -18,7 +18,6 @@ from tests.helpers.oracle import (
     TINY_ENGLISH,
     decode,
     decode_counted,
-    drained,
     interleaved,
     models_of,
     tokens_of,
@@ -27,6 +26,7 @@ from tests.helpers.oracle import (
     with_assistant,
 )
 from tests.helpers.refusals import refused
+from tests.support.decoding import drained
 from whosaid.asr.engine import fallback, result_reader
 from whosaid.asr.engine.drafting import TIMED_ROWS, DraftPolicy
 from whosaid.asr.engine.engine import DecodeEngine

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from benchmarks.decoding import decode
 from config import DEMO_MODELS
 from tests.helpers.oracle import TINY, models_of, noise_windows
+from tests.support.decoding import decode
 from tests.support.model_pairs import BASE, add_noise, demo_pair, insert_layers, random_pair
 from tests.support.transformers_models import decoder_alone, in_transformers
 from whosaid.asr.checkpoint.loading import Assistant, Checkpoint, load_whisper

@@ -22,13 +22,13 @@ import torch
 import transformers
 from rapidfuzz.distance import Levenshtein
 
-from benchmarks.decoding import decode
 from benchmarks.gpu_check.memory import GB, footprint
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.subject import CONVERSATION, Subject, lasting
 from benchmarks.report import settings as machine_settings
 from config import REPOSITORY, ModelSettings
 from tests.support.audio_files import request_body
+from tests.support.decoding import decode
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.model.cuda_attention import was_measured

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.apart import Apart
-from benchmarks.decoding import decode
 from benchmarks.pipeline import CHUNK_SECONDS
 from benchmarks.real.converted import convert
 from benchmarks.speed.recordings import cut
+from tests.support.decoding import decode
 from tests.support.speech import Samples
 from tests.support.transformers_models import in_transformers
 from whosaid.asr.checkpoint.loading import WhisperModels

@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks.decoding import decode
 from benchmarks.report import table
 from benchmarks.timing import time_interleaved
+from tests.support.decoding import decode
 from tests.support.model_pairs import LARGE, Size, random_pair
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.engine.cuda_graphs import CudaGraphRunner

@@ -19,10 +19,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import WhisperForConditionalGeneration
 
-from benchmarks.decoding import decode
 from extras.conditioning.masks import DiarizerMasks
 from extras.conditioning.mixtures import WINDOWS, Piece, mix
 from extras.medusa.hidden_states import save_whole
+from tests.support.decoding import decode
 from whosaid.asr import DecodeOptions, WhisperModels
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.conditioning import PRODUCTS, Conditioning, read_conditioning, shapes

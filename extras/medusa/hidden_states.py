@@ -22,8 +22,8 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.decoding import decode
 from benchmarks.real.manifest import Recording
+from tests.support.decoding import decode
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import find_repetition

@@ -24,6 +24,7 @@ from transformers import (
     WhisperTimeStampLogitsProcessor,
 )
 
+from tests.support.decoding import decode as decode_counted
 from tests.support.tiny_whispers import Published, feature_extractor_of, model_of, tokenizer_of
 from whosaid.asr.checkpoint.loading import Assistant, WhisperModels
 from whosaid.asr.checkpoint.medusa import (
@@ -38,8 +39,6 @@ from whosaid.asr.checkpoint.special_tokens import SpecialTokens, read_special_to
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.engine.result import DecodeResult
-from whosaid.asr.engine.session import Session
-from whosaid.transcript import DecodeStats
 
 TINY = Published(text_entries=300, languages=4, seconds=1)
 TINY_ENGLISH = dataclasses.replace(TINY, multilingual=False)
@@ -157,22 +156,6 @@ def decode(
     engine: DecodeEngine, windows: Sequence[Request], options: DecodeOptions
 ) -> dict[object, DecodeResult]:
     return decode_counted(engine, windows, options)[0]
-
-
-def decode_counted(
-    engine: DecodeEngine, windows: Sequence[Request], options: DecodeOptions
-) -> tuple[dict[object, DecodeResult], DecodeStats]:
-    with engine.session(options) as session:
-        session.add(windows)
-        return drained(session), session.stats
-
-
-def drained(session: Session) -> dict[object, DecodeResult]:
-    """Return the results of a session's remaining steps, by key."""
-    answers: dict[object, DecodeResult] = {}
-    while not session.done:
-        answers |= {request.key: result for request, result in session.step()}
-    return answers
 
 
 def tokens_of(answers: Mapping[object, DecodeResult]) -> dict[object, tuple[int, ...]]:
