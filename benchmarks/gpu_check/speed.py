@@ -4,9 +4,8 @@ Absolute speeds are not checked, because GPUs differ. A larger batch, graphs and
 not be slower.
 """
 
-import math
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -17,7 +16,7 @@ from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.subject import Samples, Subject, lasting
 from benchmarks.timing import time_interleaved, time_once
 from config import REPOSITORY
-from whosaid.timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE, merged
 from whosaid.transcript import Transcript
 
 CLOCKS = "clocks.sm,clocks.max.sm,power.draw,power.limit,temperature.gpu"
@@ -167,13 +166,6 @@ def _note_busy(subject: Subject, run: Run) -> Finding:
         return leave_out(name, f"torch's profiler failed: {type(error).__name__}: {error}")
     if not spans:
         return leave_out(name, "torch's profiler saw no work of the GPU")
-    return note(name, f"{covered(spans) / 1e6 / seconds:.0%} at batch {run.batch_size}")
-
-
-def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Return the length of the union of `spans`, which may overlap."""
-    length, until = 0.0, -math.inf
-    for start, stop in sorted(spans):
-        length += max(0.0, stop - max(start, until))
-        until = max(until, stop)
-    return length
+    starts, stops = merged(spans)
+    share = (stops - starts).sum() / 1e6 / seconds
+    return note(name, f"{share:.0%} at batch {run.batch_size}")
