@@ -1,21 +1,19 @@
 """Dockerfile, .dockerignore and compose.yaml name existing files and the packages of setup."""
 
-import http.server
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-import threading
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
+from tests.helpers.loopback import Handler, Loopback
 from whosaid.runtime.environment import cache_folder
 from whosaid.server.settings import ServerSettings
 
@@ -154,27 +152,20 @@ def test_serve_starts_the_server_as_sagemaker_asks(tmp_path, given, port, hosts,
 def test_the_health_check_asks_health(status, healthy):
     paths = []
 
-    class Answer(http.server.BaseHTTPRequestHandler):
+    class Answer(Handler):
         def do_GET(self) -> None:
             paths.append(self.path)
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
+            self.send(status)
 
     (check,) = FINAL["HEALTHCHECK"]
     command = json.loads(check.partition("CMD ")[2])
     assert command[0] == "python"
-    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as listening:
-        thread = threading.Thread(target=listening.handle_request)
-        thread.start()
+    with Loopback(Answer) as listening:
         # A proxy is for what is outside.
-        given = {"PORT": str(listening.server_address[1]), "http_proxy": "http://127.0.0.1:9"}
+        given = {"PORT": str(listening.server_port), "http_proxy": "http://127.0.0.1:9"}
         done = subprocess.run(
             [sys.executable, *command[1:]], env=os.environ | given, capture_output=True, check=False
         )
-        thread.join(10)
     assert (paths, done.returncode == 0) == (["/health"], healthy)
 
 

@@ -2,9 +2,7 @@
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from huggingface_hub import constants
 
 import deploy
 from config import REPOSITORY
+from tests.helpers.loopback import Handler, Loopback
 
 TOKEN, READ_TOKEN, KEY = "hf_manages_endpoints", "hf_only_reads", "key_of_the_server"
 NAMED = ["who-said-what", "--repository", "me/handler", "--asr-model", "openai/whisper-large-v3"]
@@ -22,15 +21,12 @@ TURN = {"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.62, 2.
 ANSWER = {"text": " good morning", "speakers": [TURN], "chunks": []}
 
 
-class Platform(ThreadingHTTPServer):
+class Platform(Loopback):
     """Holds endpoints as the API does. `states` are what an endpoint is in at each look, the last
     of them for good; the endpoint itself answers under /served."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Api)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        super().__init__(Api)
         self.endpoints: dict[str, dict[str, Any]] = {}
         self.states = ["pending", "initializing", "running"]
         self.calls: list[tuple[str, str, Any]] = []
@@ -64,12 +60,11 @@ class Platform(ThreadingHTTPServer):
         return [body for made, _, body in self.calls if made == method]
 
 
-class Api(BaseHTTPRequestHandler):
+class Api(Handler):
     server: Platform
 
     def do_GET(self) -> None:
-        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.respond(None if self.command == "GET" else json.loads(data or b"{}"))
+        self.respond(None if self.command == "GET" else json.loads(self.body() or b"{}"))
 
     do_POST = do_PUT = do_GET
 
@@ -79,10 +74,10 @@ class Api(BaseHTTPRequestHandler):
         self.server.tokens[self.path] = token
         is_open = self.server.public and self.path.startswith("/served")
         if self.path.startswith("/api/models/"):
-            return self.send(*self.model(*self.path.split("/")[3:]))
+            return self.tell(*self.model(*self.path.split("/")[3:]))
         if not is_open and token not in self.server.accepts:
-            return self.send(401, {"error": f"Invalid credentials: {token}"})
-        return self.send(*self.outcome(body))
+            return self.tell(401, {"error": f"Invalid credentials: {token}"})
+        return self.tell(*self.outcome(body))
 
     def outcome(self, body: Any) -> tuple[int, Any]:
         platform = self.server
@@ -124,35 +119,22 @@ class Api(BaseHTTPRequestHandler):
         answer = self.server.answer(body)
         return answer if isinstance(answer, tuple) else (200, answer)
 
-    def send(self, status: int, body: Any) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        if isinstance(body, dict) and body.get("error") == "gated":
-            self.send_header("X-Error-Code", "GatedRepo")
-        if isinstance(body, dict) and body.get("error") == "Repository not found":
-            self.send_header("X-Error-Code", "RepoNotFound")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
+    def tell(self, status: int, body: Any) -> None:
+        codes = {"gated": "GatedRepo", "Repository not found": "RepoNotFound"}
+        code = codes.get(body.get("error")) if isinstance(body, dict) else None
+        named = {"X_Error_Code": code} if code else {}
+        self.send(status, json.dumps(body).encode(), Content_Type="application/json", **named)
 
 
 @pytest.fixture
 def platform(monkeypatch) -> Iterator[Platform]:
     with Platform() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
         monkeypatch.setattr(constants, "INFERENCE_ENDPOINTS_ENDPOINT", server.url)
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(deploy, "REFRESH_SECONDS", 0.001)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

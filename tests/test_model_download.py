@@ -10,10 +10,8 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pysubs2
@@ -22,6 +20,7 @@ import torch
 from huggingface_hub import constants
 
 from config import DEMO_MODELS, REPOSITORY, ModelSettings
+from tests.helpers.loopback import Handler, Loopback
 from tests.helpers.programs import run_python
 from tests.support.audio_files import conversation, wav_file
 from tests.test_nemotron_diarizer import save
@@ -48,10 +47,7 @@ RESOLVED = re.compile(f"^/owner/whisper/resolve/(main|{COMMIT})/")
 def hub(files: dict[str, bytes], asked: list[str]) -> Iterator[str]:
     """The hub's answers about one model, owner/whisper; `asked` collects the files downloaded."""
 
-    class Answers(BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self.do_GET()
-
+    class Answers(Handler):
         def do_GET(self):
             path, headers, body = self.path.split("?")[0], {}, None
             digest = {name: hashlib.sha1(data).hexdigest() for name, data in files.items()}
@@ -65,31 +61,17 @@ def hub(files: dict[str, bytes], asked: list[str]) -> Iterator[str]:
                 body = json.dumps({"id": "owner/whisper", "sha": COMMIT}).encode()
             elif (name := RESOLVED.sub("", path)) in files:
                 body = files[name]
-                headers = {"ETag": f'"{digest[name]}"', "X-Repo-Commit": COMMIT}
+                headers = {"ETag": f'"{digest[name]}"', "X_Repo_Commit": COMMIT}
                 if self.command == "GET":
                     asked.append(name)
             else:
-                headers = {"X-Error-Code": "EntryNotFound"}
-            self.send_response(404 if body is None else 200)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body or b"")))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body or b"")
+                headers = {"X_Error_Code": "EntryNotFound"}
+            self.send(404 if body is None else 200, body or b"", **headers)
 
-        def log_message(self, *_):
-            pass
+        do_HEAD = do_GET
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with Loopback(Answers) as server:
+        yield server.url
 
 
 @pytest.fixture

@@ -8,14 +8,13 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
-from contextlib import asynccontextmanager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from contextlib import asynccontextmanager
 
 import pytest
 from pydantic import SecretStr
 
 from tests.helpers.asgi import HELLO, JSON, asynchronous, call, served
+from tests.helpers.loopback import Handler, Loopback
 from tests.helpers.refusals import refused
 from whosaid.errors import InvalidParameter
 from whosaid.server.jobs import callbacks
@@ -30,50 +29,28 @@ KEY = b"k" * 24
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
 
 
-class Receiver(ThreadingHTTPServer):
+class Receiver(Loopback):
     """Answers each POST with the next of `statuses`; the last stays."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), ReceiverHandler)
+        super().__init__(ReceiverHandler)
         self.statuses, self.got = [204], []
 
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self.server_port}"
 
-
-class ReceiverHandler(BaseHTTPRequestHandler):
+class ReceiverHandler(Handler):
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.got.append((self.path, dict(self.headers.items()), body))
+        self.server.got.append((self.path, dict(self.headers.items()), self.body()))
         statuses = self.server.statuses
         status = statuses.pop(0) if len(statuses) > 1 else statuses[0]
         if isinstance(status, bytes):
             self.wfile.write(b"HTTP/1.1 %s OK\r\n\r\n" % status)
-            return
-        self.send_response(status)
-        self.send_header("Location", f"http://{self.server.host}/elsewhere")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def listening() -> Iterator[Receiver]:
-    with Receiver() as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+        else:
+            self.send(status, Location=f"{self.server.url}/elsewhere")
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with listening() as server:
+    with Receiver() as server:
         yield server
 
 
@@ -112,7 +89,7 @@ async def test_callbacks_are_signed_and_hold_no_answer(tmp_path, receiver, statu
     async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
         endpoint.error = InvalidParameter("x") if status == "failed" else None
         endpoint.release.set()
-        sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/hook?a=b"))
+        sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"{receiver.url}/hook?a=b"))
         job = sent.json["id"]
         assert (await told(app, job, 1))["callback"] == {"delivered": True, "tries": 1}
     ((path, headers, body),) = receiver.got
@@ -135,7 +112,7 @@ async def test_a_clock_that_jumps_expires_and_delays_nothing(tmp_path, receiver,
 
     async with jobs(tmp_path, [receiver.host]) as (endpoint, app), asyncio.timeout(60):
         endpoint.release.set()
-        sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/"))
+        sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"{receiver.url}/"))
         assert (await told(app, sent.json["id"], 2))["callback"]["delivered"]
         other = await call(app, "POST", "/v1/jobs", JSON, HELLO)
         while endpoint.outstanding:
@@ -156,7 +133,7 @@ async def test_refused_callbacks_are_given_up_at_last(tmp_path, receiver, monkey
 
     async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
         endpoint.release.set()
-        sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/"))
+        sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"{receiver.url}/"))
         assert not (await told(app, sent.json["id"], 3))["callback"]["delivered"]
         assert app.jobs.store.callbacks() == []
     assert [path for path, _, _ in receiver.got] == ["/"] * 3
@@ -204,7 +181,7 @@ async def test_a_silent_host_delays_no_other(tmp_path, receiver, monkeypatch):
             while not called:
                 await asyncio.sleep(0.001)
             for _ in range(2):
-                sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/"))
+                sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"{receiver.url}/"))
                 assert (await told(app, sent.json["id"], 1))["callback"]["delivered"]
         assert called == [b"POST / HTTP/1.1\r\n"]
     silent.close()
@@ -213,7 +190,7 @@ async def test_a_silent_host_delays_no_other(tmp_path, receiver, monkeypatch):
 @asynchronous
 async def test_nobody_is_called_who_is_not_allowed(tmp_path, receiver):
     async with jobs(tmp_path, ["a.test", "127.0.0.1"]) as (_, app):
-        for url in (f"http://{receiver.host}/", "https://b.test/", "https://a.test.evil/"):
+        for url in (f"{receiver.url}/", "https://b.test/", "https://a.test.evil/"):
             reply = await call(app, "POST", "/v1/jobs", JSON, asking(url))
             assert (reply.status, reply.code) == (403, "CALLBACK_NOT_ALLOWED")
         reply = await call(app, "POST", "/v1/jobs", JSON, HELLO, query=b"callback_url=x")

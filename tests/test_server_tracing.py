@@ -5,13 +5,12 @@ import gzip
 import json
 import logging
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.helpers.asgi import HELLO, JSON, asynchronous, call, served
+from tests.helpers.loopback import Handler, Loopback
 from whosaid.errors import InvalidAudio
 from whosaid.runtime.logs import JsonLines
 from whosaid.server import tracing
@@ -19,40 +18,28 @@ from whosaid.server import tracing
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-class Collector(HTTPServer):
+class Collector(Loopback):
     def __init__(self) -> None:
         self.spans: list = []
-        super().__init__(("127.0.0.1", 0), Receiver)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        super().__init__(Receiver)
 
 
-class Receiver(BaseHTTPRequestHandler):
+class Receiver(Handler):
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
+        body = self.body()
         if self.headers.get("content-encoding") == "gzip":
             body = gzip.decompress(body)
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             for scope in resource.scope_spans:
                 self.server.spans += scope.spans
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.send(200)
 
 
 @pytest.fixture
 def collector(monkeypatch):
     with Collector() as listening:
-        thread = threading.Thread(target=listening.serve_forever)
-        thread.start()
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", listening.url)
         yield listening
-        listening.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize("error", [None, InvalidAudio("broken")])

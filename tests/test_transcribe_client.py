@@ -15,7 +15,6 @@ from tests.helpers.transcription_server import (
     FakeHandler,
     FakeServer,
     encode,
-    fake_server,
     refuse,
     stream,
 )
@@ -25,7 +24,7 @@ from whosaid.transcribe.live_remote import RemoteSessions, websocket_address
 
 @pytest.fixture
 def fake() -> Iterator[FakeServer]:
-    with fake_server() as server:
+    with FakeServer() as server:
         yield server
 
 
@@ -103,7 +102,7 @@ def test_refusals_and_lost_connections_are_counted_apart(fake):
 
 def test_only_a_server_seen_before_is_waited_for():
     waits: list[float] = []
-    with fake_server() as server:
+    with FakeServer() as server:
         url = server.url
         early, late = (Client(url, sleep=waits.append) for _ in range(2))
         ask_once(late)
@@ -134,7 +133,7 @@ def test_the_addresses_of_all_routes_name_the_server(ending):
 def test_a_proxy_that_fails_is_named_without_its_password(fake, monkeypatch, variable):
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    with fake_server() as closed:
+    with FakeServer() as closed:
         closed_proxy = f"127.0.0.1:{closed.server_port}"
     working, url = f"127.0.0.1:{fake.server_port}", "http://my.server:81/asr"
     fake.replies = [refuse(502)]

@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed
 
 from config import REPOSITORY
 from tests.helpers.realtime_server import RealtimeServer, Talk, realtime_server, words
-from tests.helpers.transcription_server import fake_server
+from tests.helpers.transcription_server import FakeServer
 from tests.support import audio_files as files
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.transcribe import live_audio, live_local, live_remote
@@ -228,7 +228,7 @@ def test_a_refused_session_is_one_line(server, recording, monkeypatch, capsys, s
 
 
 def test_a_missing_server_is_one_line(recording, capsys):
-    with fake_server() as plain:
+    with FakeServer() as plain:
         assert main(["transcribe", "--live", str(recording), "--url", plain.url]) == 1
         refused = capsys.readouterr().err
     assert refused == f"{plain.url} does not answer as a transcription server\n"

@@ -25,7 +25,6 @@ from tests.helpers.transcription_server import (
     INFO,
     FakeHandler,
     FakeServer,
-    fake_server,
     full_answer,
     refuse,
     stream,
@@ -41,7 +40,7 @@ from whosaid.transcribe.screen import Run
 
 @pytest.fixture
 def fake() -> Iterator[FakeServer]:
-    with fake_server() as server:
+    with FakeServer() as server:
         yield server
 
 
@@ -315,7 +314,7 @@ def test_a_refusal_for_all_is_reported_once(fake, folder, capsys, parallel, stat
 
 
 def test_missing_servers_files_and_recordings_are_one_line(tmp_path, capsys):
-    with fake_server() as closed:
+    with FakeServer() as closed:
         url = closed.url
     (tmp_path / "a.ogg").write_bytes(b"sound")
     (tmp_path / "notes").mkdir()

@@ -1,25 +1,21 @@
 """A server on loopback with scripted answers to recordings."""
 
 import json
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.helpers.loopback import Handler, Loopback
 
 ANSWER = {"text": " good\u2028morning", "speakers": [], "chunks": [], "duration": 61.0}
 INFO = {"model": "openai/whisper-base", "diarization": False}
 FILES = {"srt": "1\n", "vtt": "WEBVTT\n", "txt": "good morning\n", "tsv": "0\n", "rttm": ""}
 
 
-class FakeServer(ThreadingHTTPServer):
+class FakeServer(Loopback):
     """Answers each request with the next of `replies`, functions of the handler; the last stays.
     `info` is its answer about its models, None if it has no such route."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), FakeHandler)
+        super().__init__(FakeHandler)
         self.replies = [answer_plainly]
         self.info: dict | None = INFO
         self.bodies: list[dict] = []
@@ -27,24 +23,14 @@ class FakeServer(ThreadingHTTPServer):
         self.headers: list[dict[str, str]] = []
         self.lock = threading.Lock()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Write nothing about a client that has left."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class FakeHandler(BaseHTTPRequestHandler):
+class FakeHandler(Handler):
     def do_POST(self) -> None:
         if self.path == "/info":
             info = self.server.info
             self.send(404 if info is None else 200, json.dumps(info or {}).encode())
             return
-        length = int(self.headers.get("content-length", 0))
-        body = json.loads(self.rfile.read(length) or "{}")
+        body = json.loads(self.body() or "{}")
         with self.server.lock:
             self.server.asked.append((self.command, self.path))
             self.server.bodies.append(body)
@@ -54,16 +40,6 @@ class FakeHandler(BaseHTTPRequestHandler):
         reply(self, body)
 
     do_GET = do_DELETE = do_POST
-
-    def send(self, status: int, content: bytes, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def full_answer(body: dict) -> dict:
@@ -99,13 +75,3 @@ def refuse(status: int, body: object = None, **headers: str):
 
 DECODED = {"type": "decoded", "duration": 61.0}
 HALF = {"type": "progress", "done": 30.5, "total": 61.0, "chunks": []}
-
-
-@contextmanager
-def fake_server() -> Iterator[FakeServer]:
-    with FakeServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
