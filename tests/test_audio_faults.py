@@ -149,14 +149,15 @@ class Counted(io.BytesIO):
         return block
 
 
+TRACK = files.track(80_000_000, chunk=80_000_000)
 BOMBS = {
     "flac with a length": lambda: files.silent_flac(10, announced=True),
     "flac without a length": lambda: files.silent_flac(10, announced=False),
     "one sample a second": lambda: files.raw_wav(bytes(100_000), 1, bits=8),
     "channels": lambda: files.raw_wav(bytes(2**18), 16_000, 65_535, 8),
-    "index of gigabytes": lambda: files.mp4_file(80_000_000),
-    "index for every track": lambda: files.mp4_file(80_000_000, tracks=12),
-    "edits": lambda: files.mp4_file(1_000, edits=1_000),
+    "index of gigabytes": lambda: files.mp4(TRACK),
+    "index for every track": lambda: files.mp4(TRACK * 12),
+    "edits": lambda: files.mp4(files.track(1_000, chunk=1_000, edits=1_000)),
 }
 
 
@@ -235,7 +236,7 @@ class TestBounds:
 
     def test_an_index_that_repeats_itself_is_not_followed(self):
         with pytest.raises(InvalidAudio, match="repeatedly"):
-            decoded(files.mp4_file(1_000, edits=1_000))
+            decoded(files.mp4(files.track(1_000, chunk=1_000, edits=1_000)))
 
     @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
     def test_bombs_need_little_memory(self, source, tmp_path):

@@ -11,7 +11,7 @@ from tests.helpers.nightly import some
 from tests.helpers.peak_memory import decoded_elsewhere
 from tests.helpers.tagged_files import element, matroska
 from tests.support import audio_files as files
-from tests.support.audio_files import box
+from tests.support.audio_files import box, mp4, table, track
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.audio.libav import without_id3
 from whosaid.errors import InvalidAudio
@@ -19,34 +19,6 @@ from whosaid.errors import InvalidAudio
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**28)
 MANY = 1_390_000  # entries of 24 bytes: 32 MiB
 VIDEO = ("-f", "lavfi", "-i", "testsrc=s=64x64:r=25", "-shortest", "-c:v", "mjpeg")
-
-
-def table(kind: bytes, *numbers: int) -> bytes:
-    return box(kind, struct.pack(f">{1 + len(numbers)}I", 0, *numbers))
-
-
-def track(samples: int, ticks: int = 2, chunk: int = 1, extra: bytes = b"") -> bytes:
-    """A track of `samples` one-byte samples of so many ticks, in one chunk of `chunk` samples."""
-    entry = struct.pack(">I4s6xH8xHHHHI", 36, b"sowt", 1, 1, 16, 0, 0, 44_100 << 16)
-    tables = box(
-        b"stbl",
-        box(b"stsd", struct.pack(">II", 0, 1), entry),
-        table(b"stts", 1, samples, ticks),
-        extra,
-        table(b"stsc", 1, 1, chunk, 1),
-        table(b"stsz", 1, samples),
-        table(b"stco", 1, 40),
-    )
-    header = table(b"mdhd", 0, 0, 44_100, 2**20, 0)
-    handler = box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13)
-    media = box(b"mdia", header, handler, box(b"minf", box(b"smhd", b"\0" * 8), tables))
-    return box(b"trak", box(b"tkhd", struct.pack(">5I", 0, 0, 0, 1, 0) + b"\0" * 68), media)
-
-
-def mp4(moov: bytes, *after: bytes) -> bytes:
-    start = box(b"ftyp", b"isom\0\0\2\0isom") + box(b"mdat", bytes(64))
-    header = table(b"mvhd", 0, 0, 44_100, 2**20) + bytes(80)
-    return start + box(b"moov", header, moov) + b"".join(after)
 
 
 def compressed(movie: bytes) -> bytes:

@@ -92,27 +92,38 @@ def box(kind: bytes, *parts: bytes) -> bytes:
     return struct.pack(">I4s", 8 + len(body), kind) + body
 
 
-def mp4_file(samples: int, edits: int = 0, tracks: int = 1) -> bytes:
-    """An mp4 that announces `samples` one-byte packets, `edits` times, in 64 bytes."""
+def table(kind: bytes, *numbers: int) -> bytes:
+    return box(kind, struct.pack(f">{1 + len(numbers)}I", 0, *numbers))
+
+
+def track(
+    samples: int, ticks: int = 2, chunk: int = 1, extra: bytes = b"", edits: int = 0
+) -> bytes:
+    """A track of `samples` one-byte samples of so many ticks, in one chunk of `chunk` samples; it
+    is edited so many times."""
     entry = struct.pack(">I4s6xH8xHHHHI", 36, b"sowt", 1, 1, 16, 0, 0, 44_100 << 16)
-    table = box(
+    tables = box(
         b"stbl",
         box(b"stsd", struct.pack(">II", 0, 1), entry),
-        box(b"stts", struct.pack(">IIII", 0, 1, samples, 2)),
-        box(b"stsc", struct.pack(">IIIII", 0, 1, 1, samples, 1)),
-        box(b"stsz", struct.pack(">III", 0, 1, samples)),
-        box(b"stco", struct.pack(">III", 0, 1, 40)),
+        table(b"stts", 1, samples, ticks),
+        extra,
+        table(b"stsc", 1, 1, chunk, 1),
+        table(b"stsz", 1, samples),
+        table(b"stco", 1, 40),
     )
-    header = box(b"mdhd", struct.pack(">IIIIII", 0, 0, 0, 44_100, samples * 2, 0))
+    header = table(b"mdhd", 0, 0, 44_100, 2**20, 0)
     handler = box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13)
-    media = box(b"mdia", header, handler, box(b"minf", box(b"smhd", b"\0" * 8), table))
+    media = box(b"mdia", header, handler, box(b"minf", box(b"smhd", b"\0" * 8), tables))
     edit = b"".join(struct.pack(">IIHH", samples * 2, number % 3, 1, 0) for number in range(edits))
-    edit_list = box(b"edts", box(b"elst", struct.pack(">II", 0, edits), edit)) if edits else b""
-    header = box(b"tkhd", struct.pack(">IIIII", 0, 0, 0, 1, 0) + b"\0" * 68)
-    track = box(b"trak", header, edit_list, media)
-    header = box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples) + b"\0" * 80)
-    movie = box(b"moov", header, track * tracks)
-    return box(b"ftyp", b"isom\0\0\2\0isom") + box(b"mdat", bytes(64)) + movie
+    edited = box(b"edts", box(b"elst", struct.pack(">II", 0, edits), edit)) if edits else b""
+    return box(b"trak", box(b"tkhd", struct.pack(">5I", 0, 0, 0, 1, 0) + b"\0" * 68), edited, media)
+
+
+def mp4(moov: bytes, *after: bytes) -> bytes:
+    """An mp4 of 64 bytes of sound, whose tracks in `moov` announce what they like."""
+    start = box(b"ftyp", b"isom\0\0\2\0isom") + box(b"mdat", bytes(64))
+    header = box(b"mvhd", struct.pack(">5I", 0, 0, 0, 44_100, 2**20) + bytes(80))
+    return start + box(b"moov", header, moov) + b"".join(after)
 
 
 def silent_flac(hours: int, announced: bool) -> bytes:
