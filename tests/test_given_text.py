@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rapidfuzz.distance import Levenshtein
 
 from config import DEMO_MODELS
-from tests.helpers.distances import edits
 from tests.helpers.oracle import features_of, rules_of
 from tests.helpers.stand_ins import asking
 from tests.support.tiny_whispers import SMALL, hears_sound, loaded, noise
@@ -54,7 +54,7 @@ def test_items_are_paired_by_the_fewest_edits(left, right):
     assert pairs == sorted(pairs)
     assert len({there for _, there in pairs}) == len(pairs)
     changed = sum(left[here] != right[there] for here, there in pairs)
-    assert changed + len(left) + len(right) - 2 * len(pairs) == edits(left, right)
+    assert changed + len(left) + len(right) - 2 * len(pairs) == Levenshtein.distance(left, right)
 
 
 def windows_of(*texts: str) -> list[Recognised]:

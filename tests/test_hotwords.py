@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from rapidfuzz.distance import Levenshtein
 
 from config import InferenceConfig
-from tests.helpers.distances import edits
 from tests.helpers.invariance import parts
 from tests.support import audio_files
 from tests.support.audio_files import request_body, wav_file
@@ -29,7 +29,7 @@ def test_the_phrases_most_alike_are_found_as_by_brute_force():
     def similarity(left, right):
         sounds = [sound(text) for text in (left, right)]
         doubled = ["".join(each if each in "aeiou" else 2 * each for each in it) for it in sounds]
-        return 1 - edits(*doubled) / 2 / max(len(sound(left)), len(sound(right)))
+        return 1 - Levenshtein.distance(*doubled) / 2 / max(len(sound(left)), len(sound(right)))
 
     phrases = [*dict.fromkeys(word(8) for _ in range(300))]
     texts = [word(10) for _ in range(40)]
