@@ -61,15 +61,6 @@ def drafting_models(ending=142):
     return oracle.with_assistant(oracle.models_of(oracle.TINY, ending), 0.1)
 
 
-def check(found, expected):
-    assert oracle.tokens_of(found) == oracle.tokens_of(expected)
-    for key, each in expected.items():
-        assert found[key].log_probs == pytest.approx(each.log_probs, rel=1e-9, abs=1e-9)
-        assert (found[key].attention is None) == (each.attention is None)
-        if each.attention is not None:
-            assert found[key].attention == pytest.approx(each.attention, abs=1e-5)
-
-
 def drafts_of(stats):
     return stats.accepted, stats.drafted
 
@@ -80,7 +71,7 @@ def check_kind(graphs, engine, options, windows):
         expected, drafts = oracle.decode_counted(engine, windows, options)
     replays = graphs.replays
     found, counted = oracle.decode_counted(engine, windows, options)
-    check(found, expected)
+    oracle.check_alike(found, expected)
     assert options.drafts is None or drafts_of(counted) == drafts_of(drafts)
     assert graphs.replays > replays
     assert engine.runner.enabled
@@ -117,7 +108,7 @@ def test_texts_are_those_of_eager_steps_and_of_transformers(full_graphs):
     with engine.runner.paused():
         alone = [oracle.decode(engine, windows, options) for options, windows in kinds]
     for found, expected in zip(oracle.interleaved(engine, kinds), alone, strict=True):
-        check(found, expected)
+        oracle.check_alike(found, expected)
     assert engine.runner.enabled
 
 
@@ -163,7 +154,7 @@ def test_beams_copied_as_on_cuda_find_what_the_cpu_finds(few_graphs, num_beams, 
     models, windows = oracle.models_of(oracle.TINY, 142), oracle.windows_of(timestamps, 4)
     options = dataclasses.replace(PLAIN, num_beams=num_beams, timestamps=timestamps)
     found = check_kind(few_graphs, DecodeEngine(on_cuda(models)), options, windows)
-    check(found, oracle.decode(DecodeEngine(models), windows, options))
+    oracle.check_alike(found, oracle.decode(DecodeEngine(models), windows, options))
 
 
 @pytest.mark.reliability
@@ -215,9 +206,10 @@ def decode_with_graphs(models, asked, options, expected, drafts):
         oracle.decode(engine, asked[:rows], DecodeOptions(num_beams=5, batch_size=rows))
         engine.batch(5 if rows == 1 else 1).clear()
         found, counted = oracle.decode_counted(engine, asked, options)
-        check(found, expected)
+        oracle.check_alike(found, expected)
         assert drafts_of(counted) == drafts_of(drafts), "drafts are counted wrongly"
-        check(oracle.decode(engine, asked[:3], options), {key: expected[key] for key in range(3)})
+        first = {key: expected[key] for key in range(3)}
+        oracle.check_alike(oracle.decode(engine, asked[:3], options), first)
 
 
 HALF = Published(text_entries=12_000, languages=100, seconds=1, encoder_layers=1, decoder_layers=1)
@@ -364,7 +356,7 @@ def test_a_step_runs_while_results_are_read(fewest_graphs, monkeypatch, late):
         ):
             monkeypatch.setattr(owner, name, in_time(getattr(owner, name)))
     monkeypatch.setattr(ResultReader, "read", watched_read)
-    check(oracle.decode(engine, windows, DRAFTED), expected)
+    oracle.check_alike(oracle.decode(engine, windows, DRAFTED), expected)
     assert running == [1] * len(windows)
 
 

@@ -391,15 +391,7 @@ def test_sessions_with_different_options_give_the_answers_they_give_alone():
     alone = [decode(engine, requests, options) for options, requests in asked]
     together = interleaved(engine, asked)
     for ours, expected in zip(together, alone, strict=True):
-        assert tokens_of(ours) == tokens_of(expected)
-        for key, answer in expected.items():
-            assert ours[key].temperature == answer.temperature
-            assert ours[key].timestamps == answer.timestamps
-            assert ours[key].no_speech_prob == pytest.approx(answer.no_speech_prob)
-            assert ours[key].log_probs == pytest.approx(answer.log_probs)
-            assert (ours[key].attention is None) == (answer.attention is None)
-            if answer.attention is not None:
-                np.testing.assert_allclose(ours[key].attention, answer.attention, atol=1e-5)
+        oracle.check_alike(ours, expected)
 
 
 def test_an_engine_is_for_the_thread_that_made_it():

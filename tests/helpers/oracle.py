@@ -11,6 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from transformers import (
@@ -160,6 +161,21 @@ def decode(
 
 def tokens_of(answers: Mapping[object, DecodeResult]) -> dict[object, tuple[int, ...]]:
     return {key: tuple(answer.tokens) for key, answer in answers.items()}
+
+
+def check_alike(
+    found: Mapping[object, DecodeResult], expected: Mapping[object, DecodeResult]
+) -> None:
+    """Check that answers are the same; attention may differ by rounding."""
+    assert tokens_of(found) == tokens_of(expected)
+    for key, each in expected.items():
+        ours = found[key]
+        assert (ours.temperature, ours.timestamps) == (each.temperature, each.timestamps)
+        assert ours.log_probs == pytest.approx(each.log_probs, rel=1e-9, abs=1e-9)
+        assert ours.no_speech_prob == pytest.approx(each.no_speech_prob)
+        assert (ours.attention is None) == (each.attention is None)
+        if each.attention is not None:
+            assert ours.attention == pytest.approx(each.attention, abs=1e-5)
 
 
 def interleaved(
