@@ -5,7 +5,6 @@ import http.client
 import re
 from collections.abc import Iterator
 from hashlib import sha256
-from html.parser import HTMLParser
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ import pytest
 
 from tests.helpers.asgi import FakeEndpoint, call, served
 from tests.helpers.live_app import serving
+from tests.helpers.readers import read_html
 from whosaid.server.page.routes import STATIC
 
 FILES = {
@@ -108,20 +108,8 @@ def test_without_a_page_there_is_none():
         assert asyncio.run(call(app, "GET", path)).status == 404
 
 
-class Tags(HTMLParser):
-    """Collects tags with their attributes, and ids."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag, attributes):
-        self.found.append((tag, dict(attributes)))
-
-
 def test_the_page_names_nothing_inline_and_nothing_foreign():
-    tags = Tags(FILES["index.html"].decode()).found
+    tags = read_html(FILES["index.html"].decode()).elements
     for tag, attributes in tags:
         assert not [name for name in attributes if name == "style" or name.startswith("on")], tag
         assert tag not in ("style", "iframe", "base")

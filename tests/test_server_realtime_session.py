@@ -33,12 +33,12 @@ def audio(count: int) -> str:
 
 @asynccontextmanager
 async def opened(drivers=None, **settings):
-    """A socket on a new app; it has the session as `created`, and the `drivers`."""
+    """A socket on a new app; it has the session as `created`, and its `driver`."""
     drivers = drivers or Drivers()
     async with Socket(live(drivers, **settings)) as socket:
         created = await socket.read()
         assert created["type"] == "session.created"
-        socket.created, socket.drivers = created["session"], drivers
+        socket.created, socket.driver = created["session"], drivers.opened[0]
         yield socket
 
 
@@ -53,7 +53,6 @@ async def test_appends_and_commits_are_answered_in_order():
         socket.send("input_audio_buffer.append", audio=audio(2))
         socket.send("input_audio_buffer.commit", final=None or False)
         second = await socket.read_until("conversation.item.done")
-    drivers = socket.drivers
     assert [event["type"] for event in first] == [
         "input_audio_buffer.committed",
         "conversation.item.added",
@@ -68,7 +67,7 @@ async def test_appends_and_commits_are_answered_in_order():
     assert first[0]["previous_item_id"] is None
     names = [event["event_id"] for event in first + second]
     assert len(set(names)) == len(names)
-    assert drivers.opened[0].closed == 1
+    assert socket.driver.closed == 1
 
 
 @asynchronous
@@ -136,7 +135,6 @@ async def test_updates_change_named_fields_and_null_turns_off():
             await update(socket, format={"type": "audio/pcm", "rate": 16000}),
             await update(socket, format=None, transcription={"language": None, "delay": None}),
         ]
-    drivers = socket.drivers
     told = [event["session"]["audio"]["input"] for event in events]
     assert {event["type"] for event in events} == {"session.updated"}
     unknown = {"known_speaker_names": [], "known_speaker_threshold": None}
@@ -148,7 +146,7 @@ async def test_updates_change_named_fields_and_null_turns_off():
     formats = [each["format"] for each in told]
     assert formats[5] == {"type": "audio/pcmu"}
     assert formats[7:] == [{"type": "audio/pcm", "rate": rate} for rate in (16000, 24000)]
-    heard = [call[1:] for call in drivers.opened[0].calls]
+    heard = [call[1:] for call in socket.driver.calls]
     first = LiveSettings("en", "Hello.", ("Ada", HotWord(**siobhan)), TurnSettings())
     assert heard[0] == (first, AudioFormat.PCM_24000)
     assert heard[4][0] == LiveSettings("en", None, (), TurnSettings(0.75, 300, 200), "high")
@@ -162,8 +160,7 @@ KNOWN["known_speaker_references"] = ["AAAA", "A" * 20_000]
 
 @asynchronous
 async def test_segments_ask_for_speakers_and_known_names():
-    drivers = Drivers()
-    async with opened(drivers) as socket:
+    async with opened() as socket:
         told = []
         for session in (
             {"audio": {"input": {"transcription": KNOWN}}},
@@ -176,7 +173,7 @@ async def test_segments_ask_for_speakers_and_known_names():
         ):
             socket.send("session.update", session=session)
             told.append(await socket.read())
-        drivers.opened[0].error = InvalidParameter("should be asked for before", "speakers")
+        socket.driver.error = InvalidParameter("should be asked for before", "speakers")
         socket.send("session.update", session={"include": ALL})
         late = await socket.read()
     field = f"{INPUT}.transcription.known_speaker_references"
@@ -192,7 +189,7 @@ async def test_segments_ask_for_speakers_and_known_names():
     assert error_of(told[4]) == ("invalid_value", threshold, None)
     assert error_of(told[5]) == ("invalid_type", threshold, None)
     assert told[6]["session"]["include"] is None
-    first, second, _ = (call[1] for call in drivers.opened[0].calls)
+    first, second, _ = (call[1] for call in socket.driver.calls)
     assert (first.speakers, len(first.known_speakers)) == (True, 2)
     assert first.known_speaker_threshold == 0.7
     assert second == LiveSettings()
@@ -208,9 +205,8 @@ async def test_segments_without_diarization_only_warn():
         update = {"audio": {"input": {"transcription": clip}}}
         socket.send("session.update", session=update, event_id="clip")
         refused = await socket.read()
-    drivers = socket.drivers
     assert updated["type"] == "session.updated"
-    (changed,) = drivers.opened[0].calls
+    (changed,) = socket.driver.calls
     assert not changed[1].speakers
     code, param, event_id = error_of(refused)
     assert (code, event_id) == ("unsupported_value", "clip")
@@ -316,13 +312,12 @@ async def test_errors_are_named_and_change_nothing():
             told.append(await socket.read())
         socket.send("session.update", session={"type": "transcription"})
         after, created = await socket.read(), socket.created
-    drivers = socket.drivers
     assert [error_of(each) for each in told] == [(code, param, "e") for _, code, param in WRONG]
     for each in told:
         assert each["error"]["message"].isascii()
         assert len(each["error"]["message"]) <= 500
     assert after["session"] == created
-    calls = {call if isinstance(call, str) else call[0] for call in drivers.opened[0].calls}
+    calls = {call if isinstance(call, str) else call[0] for call in socket.driver.calls}
     assert calls == {"change"}
 
 
@@ -388,13 +383,12 @@ async def test_the_flat_form_of_the_beta_is_read(kind, around):
         told = [await socket.read()]
         if kind != "session.update":  # such clients may wait for the name that they know
             told.append(await socket.read())
-    drivers = socket.drivers
     assert [each["type"] for each in told] == [*dict.fromkeys(["session.updated", f"{kind}d"])]
     assert told[0]["session"]["audio"]["input"]["format"] == {"type": "audio/pcmu"}
     ignored = "unknown session fields are ignored: audio.input.noise_reduction"
     assert told[0]["warnings"] == [ignored]
     assert told[0]["session"]["include"] == FLAT["include"]
-    assert drivers.opened[0].calls == [
+    assert socket.driver.calls == [
         ("change", LiveSettings("de", "Hm.", (), TurnSettings(0.25)), AudioFormat.PCMU)
     ]
 
@@ -445,12 +439,12 @@ async def test_the_final_commit_completes_and_closes():
         socket.send("input_audio_buffer.commit", final=True)
         socket.send("input_audio_buffer.append", audio=audio(4), event_id="late")
         told = await socket.read()
-        drivers.opened[0].done.set()
+        socket.driver.done.set()
         rest = await socket.read_until("closed")
     assert error_of(told) == ("session_ending", None, "late")
     assert rest[-2]["type"] == "conversation.item.done"
     assert socket.closed == 1000
-    assert [call for call in drivers.opened[0].calls if call != "finish"] == [("append", bytes(4))]
+    assert [call for call in socket.driver.calls if call != "finish"] == [("append", bytes(4))]
 
 
 @asynchronous
@@ -464,7 +458,7 @@ async def test_a_session_not_completed_in_time_closes_as_failed():
     assert told["error"]["type"] == "server_error"
     assert error_of(told) == ("DEADLINE_EXCEEDED", None, None)
     assert status == 1011
-    assert drivers.opened[0].closed == 1
+    assert socket.driver.closed == 1
 
 
 @asynchronous
@@ -532,8 +526,7 @@ async def test_a_client_far_ahead_is_read_as_time_passes(monkeypatch):
     now, asked = [0.0], asyncio.Event()
     monkeypatch.setattr("whosaid.server.realtime.session.Ahead", Clocked)
 
-    drivers = Drivers()
-    async with opened(drivers, live_ahead_seconds=60) as socket:
+    async with opened(live_ahead_seconds=60) as socket:
         for _ in range(4):
             socket.send_bytes(bytes(48_000 * 25))
         socket.send("input_audio_buffer.commit")
@@ -542,7 +535,7 @@ async def test_a_client_far_ahead_is_read_as_time_passes(monkeypatch):
             for _ in range(20):
                 asked.clear()
                 await asked.wait()
-            read.append(sum(len(call[1]) for call in drivers.opened[0].calls) / 48_000)
+            read.append(sum(len(call[1]) for call in socket.driver.calls) / 48_000)
             now[0] += seconds
         events = await socket.read_until("conversation.item.done")
     assert read == [75, 75, 100, 100]
@@ -567,11 +560,10 @@ async def test_a_session_ends_in_order_at_its_limit(limit, code):
 @pytest.mark.parametrize("last", [False, True])
 @asynchronous
 async def test_a_failing_driver_ends_only_its_session(last, caplog):
-    drivers = Drivers()
-    async with opened(drivers) as socket:
-        drivers.opened[0].error = RuntimeError("broken " + "secret")
+    async with opened() as socket:
+        socket.driver.error = RuntimeError("broken " + "secret")
         socket.send("input_audio_buffer.commit", final=last)
         (told, _), status = await socket.read_until("closed"), socket.closed
     assert error_of(told)[0] == "MODEL_ERROR"
     assert "broken secret" not in f"{told}{caplog.text}"
-    assert (status, drivers.opened[0].closed) == (1011, 1)
+    assert (status, socket.driver.closed) == (1011, 1)

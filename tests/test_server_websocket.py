@@ -17,7 +17,7 @@ from websockets.uri import parse_uri
 from tests.helpers.asgi import FakeEndpoint
 from tests.helpers.live_app import listening
 from tests.helpers.live_stand_ins import Drivers, live
-from tests.test_server_attacks import CANARY, GUARDS
+from tests.test_server_attacks import CANARY, GUARDS, answers
 from whosaid.server.lifecycle import DrainingServer
 
 SAMPLE_KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
@@ -157,11 +157,7 @@ def test_upgrades_without_a_session_are_answered_as_requests(where, name):
 def test_malformed_handshakes_are_refused_without_a_traceback(caplog):
     with server() as (draining, where):
         for name, sent in NO_HANDSHAKES.items():
-            with socket.create_connection(where, timeout=60) as connection:
-                connection.sendall(sent)
-                answer = b""
-                while part := connection.recv(65536):
-                    answer += part
+            answer = answers(where, sent)
             assert answer.startswith(b"HTTP/1.1 400 "), name
             assert b"INVALID_REQUEST: a WebSocket begins" in answer
             assert all(guard in answer for guard in GUARDS)
@@ -174,11 +170,7 @@ def test_a_refused_upgrade_is_http_and_one_log_line(caplog):
     caplog.set_level(logging.INFO, "server")
     foreign = UPGRADE + b"origin: http://" + CANARY + b"\r\n"
     with server() as (draining, where):
-        with socket.create_connection(where, timeout=60) as connection:
-            connection.sendall(handshake(foreign))
-            answer = b""
-            while part := connection.recv(65536):
-                answer += part
+        answer = answers(where, handshake(foreign))
         wait_for(draining, lambda: not draining.server_state.tasks)
         lines = [
             (record.name, record.levelno, record.getMessage())
