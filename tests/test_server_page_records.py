@@ -12,6 +12,7 @@ import pytest
 
 from tests.helpers.live_app import serving
 from tests.helpers.nightly import some
+from tests.helpers.page_answers import answer_of
 from tests.helpers.page_person import SPOKEN, SPOKEN_RATE, Person
 
 
@@ -24,25 +25,7 @@ def film(tmp_path, wav) -> Path:
 
 def record(text: str, file: str = "a", **names: str) -> dict:
     """Return a transcript of two speakers, who have said one word of `text` after another."""
-    said = [
-        {"word": f" {word}", "timestamp": [i, i + 1], "probability": 0.5, "speaker": f"S{i % 2}"}
-        for i, word in enumerate(text.split())
-    ]
-    turns = [
-        {"text": w["word"], "words": [w], **{k: w[k] for k in ("speaker", "timestamp")}}
-        for w in said
-    ]
-    chunk = {"text": f" {text}", "timestamp": [0, len(said)]}
-    answer = {
-        "speakers": turns,
-        "chunks": [chunk],
-        "words": said,
-        "text": f" {text}",
-        "language": "en",
-        "duration": len(said),
-        "warnings": [],
-        "output": {},
-    }
+    answer = answer_of([(f"S{place % 2}", word) for place, word in enumerate(text.split())])
     about = {"file": file, "bytes": 5, "seconds": 1, "diarizes": True, "names": names}
     return {**about, "answer": answer}
 
