@@ -12,6 +12,7 @@ from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
 from tests.helpers.nightly import some
+from tests.helpers.readers import read_rttm
 from tests.support import audio_files
 from tests.support.audio_files import encoded, request_body, wav_file
 from tests.support.dialogue import annotation
@@ -64,10 +65,7 @@ def test_conversation_is_transcribed(answer):
 
 def test_the_conversations_turns_are_those_of_its_three_speakers(answer):
     truth = [SpeakerTurn(**turn) for turn in TURNS]
-    found = []
-    for line in answer["output"]["rttm"].splitlines():
-        _, _, _, start, seconds, _, _, speaker, *_ = line.split()
-        found.append(SpeakerTurn(speaker, float(start), float(start) + float(seconds)))
+    found = [SpeakerTurn(*turn) for turn in read_rttm(answer["output"]["rttm"])]
     assert len({turn.speaker for turn in found}) == 3
     metric = DiarizationErrorRate(collar=0.25, skip_overlap=True)
     rate = metric(annotation(truth), annotation(found), uem=Timeline([Segment(0, END)]))

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
@@ -80,16 +81,14 @@ class Asked(TranscriptionEndpoint):
 @pytest.fixture
 def endpoint() -> Iterator[partial[Asked]]:
     """Makes an endpoint of the real modules around a given transcriber and diarizer."""
-    made = []
 
     def make(transcriber, diarizer=None, device="cpu") -> Asked:
         models = resident(Recogniser(lambda: transcriber, 1), diarizer)
-        made.append(Asked(Workers(models, LIMITS, torch.device(device), 1)))
-        return made[-1]
+        workers = Workers(models, LIMITS, torch.device(device), 1)
+        return stack.enter_context(closing(Asked(workers)))
 
-    yield make
-    for each in made:
-        each.close()
+    with ExitStack() as stack:
+        yield make
 
 
 def test_the_response_of_the_contract(endpoint, hum):

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing, closing
 from dataclasses import replace
 from functools import cache, partial
 
@@ -67,7 +67,7 @@ def alone(handler):
 @pytest.fixture(scope="module")
 def serving(handler):
     """Makes endpoints of the handler's models, with an engine of their own, as servers have it."""
-    made, alone = [], handler.endpoint
+    alone = handler.endpoint
 
     def make(**options) -> Endpoint:
         limits = Limits(shared=True)
@@ -75,12 +75,11 @@ def serving(handler):
         recogniser = Recogniser(partial(Transcriber, models, fallback=None, limits=limits), 1)
         cpu = torch.device("cpu")
         held = resident(recogniser, TurnsOfSeconds())
-        made.append(TranscriptionEndpoint(Workers(held, alone.limits, cpu, 1, **options)))
-        return made[-1]
+        workers = Workers(held, alone.limits, cpu, 1, **options)
+        return stack.enter_context(closing(TranscriptionEndpoint(workers)))
 
-    yield make
-    for each in made:
-        each.close()
+    with ExitStack() as stack:
+        yield make
 
 
 @pytest.fixture(scope="module")

@@ -378,16 +378,13 @@ DIFFERENT = [
 ]
 
 
-def asked_with(number):
-    options = DIFFERENT[number]
-    return options, windows_of(options.timestamps)[number % 3 :]
-
-
 def test_sessions_with_different_options_give_the_answers_they_give_alone():
     """Prompts differ too, within each session and between them."""
-    chosen = range(len(DIFFERENT))
     engine = engine_of(TINY, RAGGED[TINY], 0.1)
-    asked = [asked_with(number) for number in chosen]
+    asked = [
+        (options, windows_of(options.timestamps)[number % 3 :])
+        for number, options in enumerate(DIFFERENT)
+    ]
     alone = [decode(engine, requests, options) for options, requests in asked]
     together = interleaved(engine, asked)
     for ours, expected in zip(together, alone, strict=True):

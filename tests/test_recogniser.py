@@ -3,6 +3,7 @@
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from queue import SimpleQueue
 
 import pytest
@@ -56,15 +57,12 @@ class Recording:
 
 @pytest.fixture
 def recognising():
-    made = []
-
     def make(engine):
-        made.append(Recogniser(lambda: StandInTranscriber(Transcript((), "en"), engine), 1))
-        return made[-1]
+        transcriber = StandInTranscriber(Transcript((), "en"), engine)
+        return stack.enter_context(closing(Recogniser(lambda: transcriber, 1)))
 
-    yield make
-    for each in made:
-        each.close()
+    with ExitStack() as stack:
+        yield make
 
 
 def outcome(job):

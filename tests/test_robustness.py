@@ -1,6 +1,7 @@
 """The fault table: hostile, broken and odd requests, each with its code, on tiny models."""
 
 import base64
+import json
 import logging
 import socket
 import sys
@@ -212,6 +213,7 @@ def check_response(response: Any) -> None:
     """The promises that hold for every answer."""
     assert isinstance(response, dict), response
     assert set(response) == RESPONSE_KEYS
+    assert json.loads(json.dumps(response, allow_nan=False)) == response
     times = [time for chunk in response["chunks"] for time in chunk["timestamp"]]
     assert times == sorted(times)
     assert all(0 <= time <= response["duration"] for time in times)
