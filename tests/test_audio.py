@@ -407,7 +407,7 @@ class TestOppositePhase:
         assert len(found.warnings) == 1
 
     @given(st.floats(-0.5, 1.0), st.integers(2, 8))
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     def test_other_channels_are_averaged_as_before(self, share, channels):
         """All but one may be silent."""
         loud = files.speech(1.0)

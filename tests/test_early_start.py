@@ -42,7 +42,6 @@ from whosaid.timebase import SAMPLE_RATE
 LIMIT = 10 * SAMPLE_RATE
 SPOKEN, LOUD, QUIET = 0.4, 0.03, 0.001  # levels of noise; the second is no speech, but loud
 CPU = torch.device("cpu")
-STEPS = {"deadline": None, "max_examples": 30}
 
 
 def sound(parts: list[tuple[float, float]]) -> np.ndarray:
@@ -78,7 +77,7 @@ SOUND = st.sampled_from([SPOKEN, SPOKEN, LOUD, QUIET])
 PARTS = st.lists(st.tuples(SOUND, st.floats(0.05, 14)), min_size=1, max_size=16)
 
 
-@settings(**STEPS)
+@settings(max_examples=30)
 @given(PARTS, st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3)), max_size=5))
 def test_growing_schedule_has_the_windows_of_a_whole_one(parts, growth):
     """Windows depend neither on when audio comes nor on how many are decoded meanwhile."""
@@ -107,7 +106,7 @@ def test_growing_schedule_has_the_windows_of_a_whole_one(parts, growth):
     assert (grown.seconds, grown.total, grown.whole) == (whole.seconds, whole.total, True)
 
 
-@settings(**STEPS)
+@settings(max_examples=30)
 @given(PARTS, st.floats(0, 1))
 def test_windows_begin_in_the_order_of_the_whole_recording(parts, share):
     samples = sound(parts)
@@ -159,7 +158,7 @@ def activity(found: Diarization) -> dict[str, np.ndarray]:
     return {**found.activity.speaking, "several": found.activity.several}
 
 
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=4)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=4))
 def test_early_windows_change_no_bit_of_a_diarization(speakers, shares):
     diarizer, samples, whole = speakers

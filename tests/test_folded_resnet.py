@@ -88,7 +88,7 @@ def published():
     return model, FoldedEmbedding(model, torch.float32)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.floats(0, 1))
 def test_embeddings_under_masks_equal_pyannotes(published, seed, start, stop):
     model, folded = published

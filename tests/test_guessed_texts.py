@@ -75,7 +75,7 @@ def guesses(draw, number: int, timestamps: bool, ending: int | None = None):
 
 
 @pytest.mark.parametrize("drafter", nightly.some(3, DRAFTERS))
-@settings(deadline=None, max_examples=2)
+@settings(max_examples=2)
 @given(data=some.data())
 def test_texts_are_those_of_transformers_behind_the_prefix(drafter, data):
     """Rows with guesses of all kinds, and without, run beside each other."""

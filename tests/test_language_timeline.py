@@ -56,7 +56,7 @@ pieces = st.lists(st.floats(1.5, 6), min_size=5, max_size=14)
 sections = st.lists(st.tuples(st.sampled_from(CODES), pieces), min_size=1, max_size=4)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(sections)
 def test_every_change_is_found_in_its_pause(parts):
     samples, truth, position = [], [], 0

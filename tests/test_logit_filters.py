@@ -70,7 +70,6 @@ def next_logits(histories, timestamps, seed):
     return logits, biased, history_of(tokens, begin, ends, timestamps)
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     histories=HISTORIES,
     follows=some.lists(some.booleans(), min_size=5, max_size=5),
@@ -98,7 +97,6 @@ def test_given_token_is_scored_among_allowed_tokens_and_itself(histories, follow
         assert found[row, 0].item() == pytest.approx(expected.item())
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     histories=HISTORIES,
     follows=some.lists(some.booleans(), min_size=5, max_size=5),
@@ -128,7 +126,6 @@ def test_the_choice_and_the_best_few_are_those_of_transformers(histories, follow
             torch.testing.assert_close(best.log_probs[row], expected.values)
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     rows=some.integers(1, 4),
     ids=some.sampled_from([3, 256, 700, 2048, 2049, 5000]),
@@ -143,7 +140,7 @@ def test_the_likeliest_of_many_ids_are_found_by_blocks(rows, ids, count, seed):
     assert torch.equal(found.log_probs, expected.values)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(said=TOKENS, prompt=some.sampled_from(PROMPTS), seed=some.integers(0, 10_000))
 def test_each_position_follows_the_tokens_before_it(said, prompt, seed):
     logits = random_logits(1, len(said) + 1, seed=seed)

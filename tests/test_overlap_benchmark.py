@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
@@ -71,7 +71,6 @@ spoken = st.dictionaries(st.sampled_from("ABCD"), texts.filter(bool), min_size=1
 
 
 @given(spoken, spoken)
-@settings(deadline=None)
 def test_errors_by_speaker_are_those_of_the_definition(said, heard):
     """Every assignment of speakers tried, silent partners filled with nothing."""
     ours, theirs = ([texts.get(name, "") for name in "ABCD"] for texts in (said, heard))

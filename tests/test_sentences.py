@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tiny_whispers import SMALL, loaded
@@ -23,7 +23,6 @@ def sentences(result, segment, samples=SAMPLES):
     return split_sentences([segment], words, MODELS.special_tokens)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([301, 302, 303, STOP]), min_size=1, max_size=12))
 def test_sentences_end_after_full_stops(tokens):
     attention = np.random.default_rng(1).normal(size=(len(tokens), 150)).astype(np.float32)

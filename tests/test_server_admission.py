@@ -309,7 +309,7 @@ def test_large_bodies_leave_room_for_small_ones():
     assert (permits.taken, permits.held_bytes) == (0, 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     sizes=st.lists(st.integers(1, 900), min_size=1, max_size=8),
     order=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 300)), max_size=80),

@@ -68,7 +68,7 @@ class Held:
         self.queue.shutdown()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.floats(0, 7200), st.integers(1, 9)), min_size=1, max_size=12),
     st.integers(0, 9),
@@ -131,7 +131,7 @@ class Client:
         self.context.__exit__(None, None, None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     recordings=st.lists(
         st.tuples(st.floats(1, 2000), st.sampled_from([0.0, 0.5, 1.0, 2.0])), min_size=1, max_size=9
@@ -327,7 +327,6 @@ def test_shorter_recordings_pass_within_a_long_step():
 seconds = st.sampled_from([0.25, 0.5, 1.0, 8.0, 100.0])
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(seconds, max_size=30),
     st.lists(st.tuples(st.floats(1, 300), st.lists(seconds, min_size=1, max_size=3)), max_size=40),

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from config import REPOSITORY
@@ -96,7 +96,6 @@ def conversations(draw):
     return np.concatenate([*parts, np.zeros(10 * SAMPLES_PER_TOKEN, np.float32)]), truth
 
 
-@settings(deadline=None, max_examples=100)
 @given(conversations(), st.integers(4, 30), st.integers(1, 8), st.booleans())
 def test_no_word_is_lost_doubled_or_moved_at_seams(
     conversation, chunk_length_s, batch_size, misrecognises

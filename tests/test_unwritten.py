@@ -99,7 +99,7 @@ hundredths = st.lists(st.integers(0, 3000), max_size=60)
 times = hundredths.map(lambda found: [each / 100 for each in sorted(found)])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(times, times)
 def test_gaps_are_all_spans_with_too_few_words(edges, bounds):
     """The oracle tries every span of pauses and words."""

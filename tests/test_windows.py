@@ -68,7 +68,6 @@ def recordings(draw):
     return samples, spans
 
 
-@settings(deadline=None, max_examples=100)
 @given(recordings(), st.integers(1, 30), st.sampled_from([MARGIN, 0, 100, 2 * SAMPLE_RATE]))
 def test_windows_hold_all_speech_once_and_are_few(recording, seconds, margin):
     """The default needs at most 8/7 as many windows, plus one, as cuts every `seconds`."""
@@ -92,7 +91,7 @@ def test_windows_hold_all_speech_once_and_are_few(recording, seconds, margin):
     assert all(covered[span.start : span.stop].all() for span in speech)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.floats(0.5, 7), st.floats(0.2, 1)), min_size=150, max_size=200))
 def test_dense_speech_needs_few_windows_more_than_fixed_cuts(lengths):
     dense, seconds = planner_of(lengths)
@@ -101,7 +100,7 @@ def test_dense_speech_needs_few_windows_more_than_fixed_cuts(lengths):
     assert len(dense.regions()) == len(windows)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.floats(0.5, 10), st.floats(2, 60)), min_size=20, max_size=60))
 def test_sparse_speech_needs_fewer_windows_than_fixed_cuts(lengths):
     """With any pauses, skipping silence takes no more windows than keeping it."""
@@ -109,7 +108,7 @@ def test_sparse_speech_needs_fewer_windows_than_fixed_cuts(lengths):
     assert len(windows_of(sparse)) <= math.ceil(seconds / 30)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(recordings(), st.integers(5, 30))
 def test_windows_are_as_few_as_pauses_allow(recording, seconds):
     """Taking all that fits is the optimal way to cover spans with windows of one length: every
@@ -165,7 +164,7 @@ def test_continuous_speech_is_cut_quietest_in_the_last_eighth():
     assert first == SampleSpan(0, stop)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 30), st.floats(0, 1), st.integers(0, 40 * SAMPLE_RATE))
 def test_a_cut_is_late_and_on_the_grid(seconds, where, length):
     samples = np.resize(sound(1), length)
