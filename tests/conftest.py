@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gc
+import inspect
 import io
 import ipaddress
 import logging
@@ -123,6 +125,16 @@ def _put_long_modules_first(items: list[pytest.Item]) -> None:
     count = Counter(each.path for each in items)
     slow = {each.path for each in items if each.get_closest_marker("slow")}
     items.sort(key=lambda each: (each.path not in slow, -count[each.path]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function, in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**given))
+    return True
 
 
 @pytest.hookimpl(trylast=True)

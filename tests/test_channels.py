@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.asgi import asynchronous
 from tests.helpers.refusals import refused
 from tests.support.audio_files import conversation, request_body, wav_file
 from whosaid.audio.decode import AudioLimits, decode_audio
@@ -188,7 +187,6 @@ def test_all_channels_count_as_audio(voices):
         decode_audio(audio, RATE, limits, separate=True)
 
 
-@asynchronous
 async def test_progress_is_of_all_channels(demo_endpoint, voices):
     """Every chunk is reported once, with its channel."""
     audio = wav_file(np.stack(voices, axis=1), RATE)

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from config import DEMO_MODELS
 from handler import TranscriptionEndpoint
-from tests.helpers.asgi import asynchronous
 from tests.helpers.calls import calls_of
 from tests.helpers.nightly import some
 from tests.helpers.recogniser_stand_ins import TurnsOfSeconds, resident
@@ -318,7 +317,6 @@ def test_a_recording_that_breaks_off_fails_its_request(endpoint, long, monkeypat
     assert isinstance(events[0], Decoded)
 
 
-@asynchronous
 async def test_a_client_that_leaves_ends_decoding_and_transcription(endpoint, long, monkeypatch):
     """The transcription waits for more of the recording, and nothing else is done."""
     hear, waits, go_on = EarlyStart.hear, threading.Event(), threading.Event()

@@ -18,7 +18,6 @@ import torch
 
 from config import ModelSettings
 from handler import EndpointHandler, TranscriptionEndpoint
-from tests.helpers.asgi import asynchronous
 from tests.helpers.recogniser_stand_ins import EndlessDiarizer, TurnsOfSeconds, resident
 from tests.support.audio_files import conversation
 from whosaid.answer.response import response
@@ -240,7 +239,6 @@ def test_clips_are_embedded_before_the_audio_is_decoded(endpoint, with_clips, mo
     assert any("sound alike" in warning for warning in answer.warnings)
 
 
-@asynchronous
 async def test_others_go_between_two_clips(endpoint, with_clips, recording, gate, monkeypatch):
     """The other recording is longer than the clips."""
     monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
@@ -277,7 +275,6 @@ class Text(str):
     """Text whose end can be watched."""
 
 
-@asynchronous
 async def test_decoded_file_is_released(endpoint, recording, monkeypatch):
     """The file is freed before recognition and diarization."""
     inputs, held = Text(recording(3)), []
@@ -331,7 +328,6 @@ def test_a_request_that_fails_in_the_engine_fails_alone(alone, endpoint, recordi
         assert response(answer, request.config) == alone(body)
 
 
-@asynchronous
 async def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording, monkeypatch):
     good = parsed(endpoint, recording(4), language="en")
     bad = parsed(endpoint, recording(4), language="de", return_timestamps="word")
@@ -350,7 +346,6 @@ async def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording,
     assert answer.transcript.chunks
 
 
-@asynchronous
 async def test_cancelled_request_frees_its_rows(endpoint, recording):
     before = endpoint.recogniser.counts.cancelled
 
@@ -363,7 +358,6 @@ async def test_cancelled_request_frees_its_rows(endpoint, recording):
     assert endpoint.recogniser.counts.cancelled == before + 1
 
 
-@asynchronous
 async def test_events_tell_the_progress_of_diarization(endpoint, recording, monkeypatch):
     events, known = [], threading.Event()
 
@@ -399,7 +393,6 @@ def test_a_cancelled_task_leaves_its_diarization(endpoint, recording, monkeypatc
     assert endpoint.outstanding == 0
 
 
-@asynchronous
 async def test_cancelled_request_frees_its_queued_samples(endpoint, recording, gate, monkeypatch):
     """A recording is being diarized, and the queued one is cancelled."""
     freed = threading.Event()
@@ -435,7 +428,6 @@ async def test_cancelled_request_frees_its_queued_samples(endpoint, recording, g
     assert (await one).segments
 
 
-@asynchronous
 async def test_short_recording_is_diarized_before_long_one(endpoint, recording, gate, monkeypatch):
     """While one of ten seconds is being diarized, the shorter of two queued recordings is next."""
     monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
@@ -459,7 +451,6 @@ async def test_short_recording_is_diarized_before_long_one(endpoint, recording, 
     assert all(answer.segments for answer in answers)
 
 
-@asynchronous
 async def test_short_recording_is_decoded_between_long_ones(endpoint, recording, wav, monkeypatch):
     """The recording arrives when the first of eight long silent ones has taken one step."""
     begun, go_on, steps = threading.Event(), threading.Event(), []

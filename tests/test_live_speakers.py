@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diarization_utils import attribute, speaker_segments
-from tests.helpers.asgi import asynchronous
 from whosaid.asr import Prior, TranscriptionOptions
 from whosaid.diarization.diarizer import Diarization, Span
 from whosaid.diarization.known_speakers import Naming
@@ -241,7 +240,6 @@ async def nothing() -> None:
     """There is nobody to tell."""
 
 
-@asynchronous
 async def test_diarizer_without_streams_gets_the_whole_session_last(workers):
     finder, samples = Finder(change=0.5), noise(3.0)
     speakers = LiveSpeakers(finder, None, workers, nothing)
@@ -261,7 +259,6 @@ async def test_diarizer_without_streams_gets_the_whole_session_last(workers):
     assert finder.closed == 1
 
 
-@asynchronous
 async def test_silent_session_is_not_diarized(workers):
     finder = Finder()
     speakers = LiveSpeakers(finder, None, workers, nothing)
@@ -270,7 +267,6 @@ async def test_silent_session_is_not_diarized(workers):
     assert finder.heard == []
 
 
-@asynchronous
 async def test_streaming_diarizer_names_words_and_keeps_no_audio(workers):
     finder, samples = Finder(missing=4000, change=0.5), noise(3.0)
     events: list[LiveEvent] = []
@@ -306,7 +302,6 @@ async def test_streaming_diarizer_names_words_and_keeps_no_audio(workers):
 
 
 @pytest.mark.parametrize("missing", [None, 100])
-@asynchronous
 async def test_failed_diarization_is_raised_at_the_end(missing, workers):
     finder = Finder(missing)
     finder.error = ModelError("broken")
@@ -323,7 +318,6 @@ async def test_failed_diarization_is_raised_at_the_end(missing, workers):
     assert finder.closed == 1
 
 
-@asynchronous
 async def test_closing_cancels_a_running_push(workers):
     finder, begun = Finder(100), asyncio.Event()
 
@@ -394,7 +388,6 @@ def voices(events: Sequence[LiveEvent]) -> dict[str, list[str | None]]:
 
 
 @pytest.mark.parametrize("error", [None, ModelError("broken"), ValueError("a bug")])
-@asynchronous
 async def test_a_session_that_ends_waits_for_its_tracks(error, both, workers):
     """If they fail, the items keep the text of all speakers together."""
     (samples, items), decoder, told = both, Decoder(), []
@@ -424,7 +417,6 @@ async def test_a_session_that_ends_waits_for_its_tracks(error, both, workers):
     assert [options.decode.live for _, _, options, _ in decoder.asked] == [False, False]
 
 
-@asynchronous
 async def test_items_await_all_turns_and_closing_cancels_tracks(both, workers):
     (samples, items), decoder = both, Decoder()
     speakers = LiveSpeakers(Together(4000), None, workers, nothing)
@@ -442,7 +434,6 @@ async def test_items_await_all_turns_and_closing_cancels_tracks(both, workers):
     assert speakers._decoding.cancelled()
 
 
-@asynchronous
 async def test_only_samples_that_may_be_decoded_again_are_kept(both, workers):
     (samples, items), broken = both, Finder(4000)
     for finder in (Finder(), broken):

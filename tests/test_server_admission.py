@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from tests.helpers.asgi import HELLO, JSON, MAX_AUDIO_BYTES, asynchronous, call, client, served
+from tests.helpers.asgi import HELLO, JSON, MAX_AUDIO_BYTES, call, client, served
 from whosaid.server.admission import SLACK_BYTES, Permits
 from whosaid.server.errors import Refusal
 from whosaid.server.gate import LITTLE_BYTES
@@ -66,7 +66,6 @@ def test_a_principal_is_a_keyed_digest_of_its_token(key, token, name):
     assert found == Principal(name, hmac.digest(b"owners", token, "sha256"))
 
 
-@asynchronous
 async def test_requests_beyond_the_queue_are_refused_until_one_ends():
     endpoint, app = served(max_queue=2)
     waiting = [asyncio.ensure_future(call(app, headers=JSON, parts=HELLO)) for _ in range(2)]
@@ -122,7 +121,6 @@ def announced(length):
     return {"content-type": "application/json", "content-length": length}
 
 
-@asynchronous
 async def test_bodies_have_so_many_bytes_together():
     """Received bytes count, and as many again must be free."""
     endpoint, app = served(max_queue=9, max_queue_bytes=100)
@@ -160,7 +158,6 @@ CLIPS = b'{"inputs": "AAAA", "parameters": {"known_speakers": [{"name": "A", "re
 
 @pytest.mark.parametrize("streams", ["", "?stream=true"])
 @pytest.mark.parametrize(("body", "held"), [(HELLO[0], 0), (CLIPS, len(CLIPS))])
-@asynchronous
 async def test_a_body_counts_until_its_audio_is_decoded(body, held, streams):
     """A body with clips counts longer: clips may be slices of it; its permit is kept till then."""
     endpoint, app = served(max_queue_bytes=1000)
@@ -188,7 +185,6 @@ class Sound(str):
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/audio/transcriptions"])
-@asynchronous
 async def test_no_route_keeps_a_decoded_file(path, monkeypatch):
     files = []
 
@@ -212,7 +208,6 @@ async def test_no_route_keeps_a_decoded_file(path, monkeypatch):
     assert (await running).status == 200
 
 
-@asynchronous
 async def test_announced_bytes_reserve_nothing():
     """Three senders announce more than there is and send a byte each; others are answered."""
     endpoint, app = served(max_queue=9, max_queue_bytes=3000)
@@ -247,7 +242,6 @@ async def test_announced_bytes_reserve_nothing():
         ("/v1/audio/translations", {}, 415),
     ],
 )
-@asynchronous
 async def test_media_types_without_sound_are_refused(path, headers, status):
     endpoint, app = served()
     endpoint.release.set()
@@ -266,7 +260,6 @@ def basic(password: str) -> str:
         *((each, 401) for each in ("Basic !", "key", "")),
     ],
 )
-@asynchronous
 async def test_the_key_comes_as_bearer_token_or_password(given, status):
     endpoint, app = served(api_key="key")
     endpoint.release.set()
@@ -288,7 +281,6 @@ def test_only_health_routes_need_no_key(method, path, status):
     assert asyncio.run(call(served(api_key="key")[1], method, path)).status == status
 
 
-@asynchronous
 async def test_probes_answer_while_draining():
     _, app = served()
     app.admission.draining = True

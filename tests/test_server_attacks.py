@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tests.helpers.asgi import asynchronous, call, served
+from tests.helpers.asgi import call, served
 from tests.helpers.live_app import listening
 from whosaid.server.lifecycle import DrainingServer
 
@@ -138,7 +138,6 @@ def test_odd_requests_are_refused_without_repeating_them(where, name):
         assert (head.lower() + b"\r\n").count(guard) == 1
 
 
-@asynchronous
 async def test_an_answer_that_has_its_own_policy_keeps_it():
     _, gate = served()
 

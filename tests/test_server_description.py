@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from config import InferenceConfig
-from tests.helpers.asgi import asynchronous, call, served
+from tests.helpers.asgi import call, served
 from tests.helpers.openai_answers import KnownAnswers
 from whosaid.server import description
 from whosaid.server.app import create_app
@@ -52,7 +52,6 @@ def test_sent_defaults_of_the_json_body_change_nothing(channels):
 
 
 @pytest.mark.parametrize("response_format", TYPES)
-@asynchronous
 async def test_the_type_of_a_format_describes_whole_answers(response_format):
     app = create_app(KnownAnswers(speakers=True), ServerSettings(page=False))
     fields = {"response_format": response_format, "timestamp_granularities[]": ["word", "segment"]}

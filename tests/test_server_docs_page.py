@@ -6,7 +6,7 @@ from hashlib import sha256
 from html.parser import HTMLParser
 
 from config import InferenceConfig
-from tests.helpers.asgi import asynchronous, call
+from tests.helpers.asgi import call
 from tests.helpers.live_stand_ins import Drivers, live
 from whosaid.server.docs_page import render
 
@@ -25,7 +25,6 @@ class Page(HTMLParser):
         self.links += [value for name, value in attrs if name in ("href", "src")]
 
 
-@asynchronous
 async def test_docs_show_all_routes_without_key_or_scripts():
     app = live(Drivers(), api_key="a key of this test")
     described, page = app.app.openapi(), await call(app, "GET", "/docs")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.helpers.asgi import HELLO, JSON, asynchronous, call, client, served
+from tests.helpers.asgi import HELLO, JSON, call, client, served
 from whosaid.server.gate import METHODS
 from whosaid.server.lifecycle import DrainingServer
 
@@ -24,7 +24,6 @@ def freed(endpoint, app) -> bool:
 
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
-@asynchronous
 async def test_a_client_that_leaves_frees_its_rows(stream):
     endpoint, app = served()
     leaving = client(app, headers=JSON, parts=HELLO, query=stream)
@@ -40,7 +39,6 @@ async def test_a_client_that_leaves_frees_its_rows(stream):
 
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
-@asynchronous
 async def test_the_deadline_is_504_or_an_error_event(stream):
     endpoint, app = served(request_timeout=0.3)
     reply = await call(app, headers=JSON, parts=HELLO, query=stream)
@@ -55,7 +53,6 @@ async def test_the_deadline_is_504_or_an_error_event(stream):
 
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
-@asynchronous
 async def test_the_end_of_draining_is_told(stream):
     endpoint, app = served()
     running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO, query=stream))
@@ -73,7 +70,6 @@ def last_event(reply) -> dict:
 
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
-@asynchronous
 async def test_an_exception_is_500_without_its_text(stream, caplog):
     endpoint, app = served()
     endpoint.error = KeyError(CANARY)
@@ -86,7 +82,6 @@ async def test_an_exception_is_500_without_its_text(stream, caplog):
     assert freed(endpoint, app)
 
 
-@asynchronous
 async def test_a_body_that_stalls_is_given_up(monkeypatch):
     monkeypatch.setattr("whosaid.server.gate.PATIENCE_S", 0.05)
 
@@ -136,7 +131,6 @@ def test_unknown_paths_and_methods_have_our_shape(method, path, status, code):
         ("/v1/audio/transcriptions", {"POST"}),
     ],
 )
-@asynchronous
 async def test_a_refused_method_lists_the_allowed_ones(path, methods):
     endpoint, app = served()
     endpoint.release.set()
@@ -149,7 +143,6 @@ async def test_a_refused_method_lists_the_allowed_ones(path, methods):
 
 
 @pytest.mark.parametrize("path", ["/predict/", "/health/", "//"])
-@asynchronous
 async def test_a_last_slash_changes_nothing(path):
     endpoint, app = served()
     endpoint.release.set()
@@ -157,7 +150,6 @@ async def test_a_last_slash_changes_nothing(path):
     assert (await call(app, method, path, headers=JSON, parts=HELLO)).status == 200
 
 
-@asynchronous
 async def test_the_log_names_routes_but_no_client_data(caplog):
     caplog.set_level("DEBUG", "server")
 

@@ -5,7 +5,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from tests.helpers.asgi import HELLO, JSON, asynchronous, call, client, served
+from tests.helpers.asgi import HELLO, JSON, call, client, served
 from whosaid.server import idempotency
 
 
@@ -16,7 +16,6 @@ def with_key(key):
 ONCE = with_key("one")
 
 
-@asynchronous
 async def test_repeated_requests_are_answered_once():
     endpoint, app = served(max_queue=9)
     asking = [asyncio.ensure_future(call(app, headers=ONCE, parts=HELLO)) for _ in range(3)]
@@ -48,7 +47,6 @@ def test_a_forms_boundary_does_not_count(size):
 
 
 @pytest.mark.parametrize("most_alone", [1, 0])
-@asynchronous
 async def test_a_request_goes_on_without_its_client(monkeypatch, most_alone):
     """Unless many do, because nothing else limits them."""
     monkeypatch.setattr(idempotency, "MOST_ALONE", most_alone)
@@ -65,7 +63,6 @@ async def test_a_request_goes_on_without_its_client(monkeypatch, most_alone):
     assert endpoint.outstanding == 0
 
 
-@asynchronous
 async def test_errors_and_streams_are_not_kept():
     endpoint, app = served()
     endpoint.release.set()
@@ -79,7 +76,6 @@ async def test_errors_and_streams_are_not_kept():
     assert len(endpoint.seen) == 4
 
 
-@asynchronous
 async def test_kept_answers_are_bounded(monkeypatch):
     monkeypatch.setattr(idempotency, "MOST", 3)
     endpoint, app = served()

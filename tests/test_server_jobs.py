@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from config import InferenceConfig
-from tests.helpers.asgi import HELLO, JSON, asynchronous, call, client, served
+from tests.helpers.asgi import HELLO, JSON, call, client, served
 from tests.support.audio_files import request_body, speech
 from whosaid.answer.formats import MEDIA_TYPES, file_bytes
 from whosaid.endpoint.request import TranscriptionRequest, Upload
@@ -55,7 +55,6 @@ async def becoming(app, job, *statuses, key=None) -> dict:
     return told
 
 
-@asynchronous
 async def test_a_job_is_accepted_at_once_and_answered_later(tmp_path):
     async with jobs(tmp_path) as (endpoint, app):
         reply = await send(app)
@@ -80,7 +79,6 @@ async def test_a_job_is_accepted_at_once_and_answered_later(tmp_path):
         assert not [*(tmp_path / "audio").iterdir()]
 
 
-@asynchronous
 async def test_a_repeated_key_returns_its_job_also_after_a_restart(tmp_path):
     twice = {"idempotency-key": "one"}
     async with jobs(tmp_path, max_queue=9) as (endpoint, app):
@@ -103,7 +101,6 @@ async def test_a_repeated_key_returns_its_job_also_after_a_restart(tmp_path):
         assert (await send(app, **twice)).json["status"] in ("queued", "running")
 
 
-@asynchronous
 async def test_a_job_that_fails_says_why(tmp_path):
     async with jobs(tmp_path) as (endpoint, app):
         endpoint.error = InvalidAudio("no audio stream found")
@@ -114,7 +111,6 @@ async def test_a_job_that_fails_says_why(tmp_path):
 
 
 @pytest.mark.parametrize("recovers", [True, False])
-@asynchronous
 async def test_a_job_failed_by_the_server_runs_once_more(tmp_path, monkeypatch, recovers):
     monkeypatch.setattr("whosaid.server.jobs.runner.TICK_S", 0.001)
     async with jobs(tmp_path) as (endpoint, app):
@@ -133,7 +129,6 @@ async def test_a_job_failed_by_the_server_runs_once_more(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("status", ["succeeded", "failed"])
-@asynchronous
 async def test_the_end_of_a_job_waits_for_the_disk(tmp_path, monkeypatch, status):
     monkeypatch.setattr("whosaid.server.jobs.store.TICK_S", 0.001)
     errors = [sqlite3.OperationalError("database or disk is full")] * 2
@@ -156,7 +151,6 @@ async def test_the_end_of_a_job_waits_for_the_disk(tmp_path, monkeypatch, status
         assert (errors, len(endpoint.seen)) == ([], 2)
 
 
-@asynchronous
 async def test_waiting_and_running_jobs_are_cancelled(tmp_path):
     async with jobs(tmp_path, max_running_jobs=1) as (endpoint, app):
         first = (await send(app)).json["id"]
@@ -171,7 +165,6 @@ async def test_waiting_and_running_jobs_are_cancelled(tmp_path):
         assert (await ask(app, first)).json["status"] == "cancelled"
 
 
-@asynchronous
 async def test_a_key_sees_only_its_own_jobs(tmp_path):
     async with jobs(tmp_path, api_key="first") as (endpoint, app):
         assert (await send(app)).status == 401
@@ -190,7 +183,6 @@ async def test_a_key_sees_only_its_own_jobs(tmp_path):
     assert b"first" not in kept
 
 
-@asynchronous
 async def test_a_drain_leaves_jobs_to_the_next_process(tmp_path):
     async with jobs(tmp_path) as (endpoint, app):
         job = (await send(app)).json["id"]
@@ -208,7 +200,6 @@ async def test_a_drain_leaves_jobs_to_the_next_process(tmp_path):
         await becoming(app, job, "succeeded")
 
 
-@asynchronous
 async def test_a_job_fails_after_the_engine_stopped_twice(tmp_path):
     async def stop_engine(endpoint):
         await endpoint.began.wait()
@@ -228,7 +219,6 @@ async def test_a_job_fails_after_the_engine_stopped_twice(tmp_path):
         assert (told["status"], told["error"]["message"]) == ("failed", CRASHED)
 
 
-@asynchronous
 async def test_wrong_requests_are_refused_before_anything_is_kept(tmp_path):
     async with jobs(tmp_path, most=1, most_bytes=100) as (_, app):
         wrong = [
@@ -252,7 +242,6 @@ async def test_wrong_requests_are_refused_before_anything_is_kept(tmp_path):
         assert (await ask(app, listed, query=b"format=doc")).code == "INVALID_PARAMETER"
 
 
-@asynchronous
 async def test_without_a_folder_the_routes_say_so():
     _, app = served()
     sending = client(app, "POST", "/v1/jobs", JSON, HELLO)
@@ -262,7 +251,6 @@ async def test_without_a_folder_the_routes_say_so():
     assert sending.reply.parts_read == 0
 
 
-@asynchronous
 async def test_log_and_metrics_name_no_job_of_a_path(tmp_path, caplog):
     caplog.set_level("INFO")
 
@@ -276,7 +264,6 @@ async def test_log_and_metrics_name_no_job_of_a_path(tmp_path, caplog):
         assert "canary" not in metrics + caplog.text
 
 
-@asynchronous
 async def test_only_metrics_wait_for_the_disk(tmp_path, monkeypatch):
     async with jobs(tmp_path) as (_, app):
         asked, go, counts = threading.Event(), threading.Event(), app.jobs.store.counts
@@ -314,7 +301,6 @@ def audio(wav) -> bytes:
     return wav(speech(2.0))
 
 
-@asynchronous
 async def test_answers_and_files_equal_those_of_the_contract(tiny_endpoint, audio, tmp_path):
     wanted = {"return_timestamps": "word", "output": ["srt"], "unknown": 1}
     body = json.dumps(request_body(audio, **wanted)).encode()

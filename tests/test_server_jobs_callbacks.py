@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 from pydantic import SecretStr
 
-from tests.helpers.asgi import HELLO, JSON, asynchronous, call, served
+from tests.helpers.asgi import HELLO, JSON, call, served
 from tests.helpers.loopback import Handler, Loopback
 from tests.helpers.refusals import refused
 from whosaid.errors import InvalidParameter
@@ -84,7 +84,6 @@ async def told(app, job: str, tries: int) -> dict:
 
 
 @pytest.mark.parametrize("status", ["succeeded", "failed"])
-@asynchronous
 async def test_callbacks_are_signed_and_hold_no_answer(tmp_path, receiver, status):
     async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
         endpoint.error = InvalidParameter("x") if status == "failed" else None
@@ -102,7 +101,6 @@ async def test_callbacks_are_signed_and_hold_no_answer(tmp_path, receiver, statu
 
 
 @pytest.mark.parametrize("jump", [-200_000, 200_000])
-@asynchronous
 async def test_a_clock_that_jumps_expires_and_delays_nothing(tmp_path, receiver, monkeypatch, jump):
     """The wall clock jumps whenever it is read."""
     times = itertools.count(int(time.time()), jump)
@@ -125,7 +123,6 @@ async def test_a_clock_that_jumps_expires_and_delays_nothing(tmp_path, receiver,
 
 
 @pytest.mark.parametrize("statuses", [[500, 302, 400], [b"2_00", b"+204", b"0200"]])
-@asynchronous
 async def test_refused_callbacks_are_given_up_at_last(tmp_path, receiver, monkeypatch, statuses):
     """Each attempt sends one message, wherever a redirect leads."""
     monkeypatch.setattr(callbacks, "PAUSES", (0, 0))
@@ -142,7 +139,6 @@ async def test_refused_callbacks_are_given_up_at_last(tmp_path, receiver, monkey
         verify(headers, body)
 
 
-@asynchronous
 async def test_a_broken_receiver_fails_no_job(tmp_path):
     async def babble(_, writer):
         writer.write(b"hello\r\n")
@@ -159,7 +155,6 @@ async def test_a_broken_receiver_fails_no_job(tmp_path):
             listener.close()
 
 
-@asynchronous
 async def test_a_silent_host_delays_no_other(tmp_path, receiver, monkeypatch):
     """The host accepts connections, one at a time, and sends nothing."""
     monkeypatch.setattr(callbacks, "SECONDS_TO_ANSWER", 3600)
@@ -187,7 +182,6 @@ async def test_a_silent_host_delays_no_other(tmp_path, receiver, monkeypatch):
     silent.close()
 
 
-@asynchronous
 async def test_nobody_is_called_who_is_not_allowed(tmp_path, receiver):
     async with jobs(tmp_path, ["a.test", "127.0.0.1"]) as (_, app):
         for url in (f"{receiver.url}/", "https://b.test/", "https://a.test.evil/"):

@@ -6,7 +6,7 @@ import os
 import pytest
 from pydantic import SecretStr
 
-from tests.helpers.asgi import HELLO, JSON, asynchronous, call, served
+from tests.helpers.asgi import HELLO, JSON, call, served
 from tests.helpers.plain_batches import Clock
 from tests.test_server_jobs import ask, becoming, jobs, send
 from whosaid.asr import Share
@@ -115,7 +115,6 @@ def test_short_keys_of_the_file_are_warned_of(tmp_path):
     assert warning == "a key of carol has less than 16 characters and can be guessed"
 
 
-@asynchronous
 async def test_a_keys_requests_and_audio_are_limited(file, monkeypatch):
     clock = Clock(86_400.0 * 9 + 86_000)
     monkeypatch.setattr(keys, "now", clock)
@@ -141,7 +140,6 @@ async def test_a_keys_requests_and_audio_are_limited(file, monkeypatch):
     assert app.admission.permits.taken == 0
 
 
-@asynchronous
 async def test_jobs_outlast_their_key_and_are_charged(file, tmp_path):
     async with jobs(tmp_path / "jobs", api_keys_file=file) as (endpoint, app):
         endpoint.release.set()

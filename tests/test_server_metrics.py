@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.helpers.asgi import HELLO, JSON, asynchronous, call, served
+from tests.helpers.asgi import HELLO, JSON, call, served
 
 
 async def read(app) -> dict:
@@ -17,7 +17,6 @@ def values(family) -> dict:
     return {(each.name, *sorted(each.labels.values())): each.value for each in family.samples}
 
 
-@asynchronous
 async def test_requests_and_their_seconds_are_counted():
     endpoint, app = served()
     endpoint.release.set()
@@ -37,7 +36,6 @@ async def test_requests_and_their_seconds_are_counted():
     assert last == 600
 
 
-@asynchronous
 async def test_metrics_read_the_engine_at_each_scrape():
     endpoint, app = served()
     endpoint.decode.clear()
@@ -67,7 +65,6 @@ async def test_metrics_read_the_engine_at_each_scrape():
     assert values(found["asr_drafts"]) == drafts
 
 
-@asynchronous
 async def test_clients_cannot_make_series():
     _, app = served()
     before = await read(app)
@@ -80,7 +77,6 @@ async def test_clients_cannot_make_series():
 
 
 @pytest.mark.parametrize("draining", [False, True])
-@asynchronous
 async def test_a_stopped_engine_is_not_ready_but_lives(draining):
     """The server drains when it finds that the engine has stopped."""
     endpoint, app = served()

@@ -10,7 +10,7 @@ import openai.types.realtime as sdk
 import pytest
 from pydantic import TypeAdapter
 
-from tests.helpers.asgi import FakeEndpoint, asynchronous, call
+from tests.helpers.asgi import FakeEndpoint, call
 from tests.helpers.live_stand_ins import Drivers, Socket, error_of, live
 from tests.helpers.refusals import refused
 from tests.test_server_admission import basic
@@ -108,7 +108,6 @@ def test_foreign_origins_and_hosts_open_no_session(headers, settings, code):
         ),
     ],
 )
-@asynchronous
 async def test_unknown_query_parameters_are_ignored_with_a_warning(query, warnings):
     async with Socket(live(Drivers()), query=query) as socket:
         created = await socket.read()
@@ -119,7 +118,6 @@ def test_a_server_without_sessions_has_no_such_route():
     assert outcome(settings={"max_live_sessions": 0}) == (404, "NOT_FOUND")
 
 
-@asynchronous
 async def test_sessions_beyond_the_limit_are_refused_until_one_ends():
     app = live(Drivers(), max_live_sessions=2)
     async with Socket(app) as first, Socket(app) as second:
@@ -141,7 +139,6 @@ async def test_sessions_beyond_the_limit_are_refused_until_one_ends():
     assert values(found["asr_refused"])["asr_refused_total", "BUSY"] == 1
 
 
-@asynchronous
 async def test_the_accepted_subprotocol_is_never_the_key():
     app = live(Drivers(), api_key=KEY)
     async with Socket(app, protocols=protocols(KEY)) as socket:
@@ -153,7 +150,6 @@ async def test_the_accepted_subprotocol_is_never_the_key():
     assert re.fullmatch(rb"\w+", dict(first["headers"])[b"x-request-id"])
 
 
-@asynchronous
 async def test_a_secret_opens_sessions_with_its_settings():
     audio = {"format": {"type": "audio/pcma"}}
     audio["transcription"] = {"model": "gpt-4o-transcribe", "language": "en"}
@@ -183,7 +179,6 @@ async def test_a_secret_opens_sessions_with_its_settings():
     assert audio_format is AudioFormat.PCMA
 
 
-@asynchronous
 async def test_a_key_may_begin_as_secrets_do():
     """The key opens sessions, and so do secrets; other values with that prefix are wrong keys."""
     key = "ek_the-right-key-of-this-test"
@@ -198,7 +193,6 @@ async def test_a_key_may_begin_as_secrets_do():
         assert (await socket.refused())["code"] == "UNAUTHORIZED"
 
 
-@asynchronous
 async def test_no_secret_is_made_while_sessions_are_refused():
     """The refusal tells a browser the reason and Retry-After, which a refused WebSocket hides."""
     drivers = Drivers()
@@ -219,7 +213,6 @@ async def test_no_secret_is_made_while_sessions_are_refused():
     assert told == [(429, "BUSY", "10")] * 2 + [(200, "", None), (503, "DRAINING", "5")]
 
 
-@asynchronous
 async def test_a_secret_is_no_key():
     app = live(Drivers(), api_key=KEY)
     value = (await ask(app)).json["value"]
@@ -289,7 +282,6 @@ def test_a_secret_ends_with_its_name(tmp_path, monkeypatch):
         app._open(SimpleNamespace(token=secret, scope={}))
 
 
-@asynchronous
 async def test_a_session_is_one_log_line_without_its_text(caplog):
     caplog.set_level("INFO", "server")
 
@@ -316,7 +308,6 @@ async def test_a_session_is_one_log_line_without_its_text(caplog):
         assert secret not in caplog.text
 
 
-@asynchronous
 async def test_a_server_that_drains_completes_its_sessions():
     """Sessions get an event, complete the received audio, and close; the server waits for them."""
     drivers = Drivers(lambda driver: driver.done.clear())
@@ -350,7 +341,6 @@ async def test_a_server_that_drains_completes_its_sessions():
 
 @pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize(("fails", "status"), [(False, 1001), (True, 1011)])
-@asynchronous
 async def test_sessions_not_completed_in_time_are_closed(fails, status, final):
     """The client's last commit, too, has only the time that the drain has."""
     drivers = Drivers(lambda driver: driver.done.clear())

@@ -12,7 +12,6 @@ import pytest
 from openai.types.realtime import RealtimeClientEvent
 from pydantic import TypeAdapter
 
-from tests.helpers.asgi import asynchronous
 from tests.helpers.live_stand_ins import Drivers, Socket, error_of, live
 from whosaid.errors import InvalidParameter
 from whosaid.live.events import SegmentEvent
@@ -42,7 +41,6 @@ async def opened(drivers=None, **settings):
         yield socket
 
 
-@asynchronous
 async def test_appends_and_commits_are_answered_in_order():
     async with opened() as socket:
         socket.send("input_audio_buffer.append", audio=audio(4))
@@ -70,7 +68,6 @@ async def test_appends_and_commits_are_answered_in_order():
     assert socket.driver.closed == 1
 
 
-@asynchronous
 async def test_every_event_has_a_type_of_the_sdk():
     """Types are checked strictly, because the SDK itself checks nothing. Two are ours alone."""
     async with opened() as socket:
@@ -114,7 +111,6 @@ def test_segments_hold_words_only_if_included():
         assert (message["id"], message["end"]) == ("seg_1", 1.2)
 
 
-@asynchronous
 async def test_updates_change_named_fields_and_null_turns_off():
     def update(socket, **given):
         socket.send("session.update", session={"type": "transcription", "audio": {"input": given}})
@@ -158,7 +154,6 @@ KNOWN = {"known_speaker_names": ["Ada", "Ada"], "known_speaker_threshold": 0.7}
 KNOWN["known_speaker_references"] = ["AAAA", "A" * 20_000]
 
 
-@asynchronous
 async def test_segments_ask_for_speakers_and_known_names():
     async with opened() as socket:
         told = []
@@ -196,7 +191,6 @@ async def test_segments_ask_for_speakers_and_known_names():
     assert error_of(late) == ("invalid_value", "session.include", None)
 
 
-@asynchronous
 async def test_segments_without_diarization_only_warn():
     async with opened(diarizer=None) as socket:
         socket.send("session.update", session={"include": ALL})
@@ -213,7 +207,6 @@ async def test_segments_without_diarization_only_warn():
     assert param == "session.audio.input.transcription.known_speaker_references"
 
 
-@asynchronous
 async def test_every_sdk_event_is_served_or_refused_by_name():
     union = typing.get_args(typing.get_args(RealtimeClientEvent)[0])
     kinds = {typing.get_args(each.model_fields["type"].annotation)[0] for each in union}
@@ -302,7 +295,6 @@ WRONG = [
 ]  # fmt: skip
 
 
-@asynchronous
 async def test_errors_are_named_and_change_nothing():
     """All errors occur in one session, which goes on unchanged."""
     async with opened(max_append_bytes=60000) as socket:
@@ -346,7 +338,6 @@ IGNORED = [
 ]  # fmt: skip
 
 
-@asynchronous
 async def test_fields_without_meaning_are_ignored_with_a_warning():
     """Clients of conversations and of other servers send such fields; none causes an error."""
     async with opened() as socket:
@@ -376,7 +367,6 @@ FLAT = {
 
 @pytest.mark.parametrize("kind", ["session.update", "transcription_session.update"])
 @pytest.mark.parametrize("around", [True, False], ids=["session", "bare"])
-@asynchronous
 async def test_the_flat_form_of_the_beta_is_read(kind, around):
     async with opened() as socket:
         socket.send(kind, **({"session": FLAT} if around else FLAT))
@@ -393,7 +383,6 @@ async def test_the_flat_form_of_the_beta_is_read(kind, around):
     ]
 
 
-@asynchronous
 async def test_an_empty_commit_warns_with_turn_detection_and_fails_without():
     async with opened() as socket:
         socket.send("input_audio_buffer.commit", event_id="mine")
@@ -418,7 +407,6 @@ NO_JSON = [
 ]
 
 
-@asynchronous
 async def test_malformed_json_is_an_error_and_the_session_continues():
     async with opened() as socket:
         told = []
@@ -431,7 +419,6 @@ async def test_malformed_json_is_an_error_and_the_session_continues():
     assert after["type"] == "input_audio_buffer.cleared"
 
 
-@asynchronous
 async def test_the_final_commit_completes_and_closes():
     drivers = Drivers(lambda driver: driver.done.clear())
     async with opened(drivers) as socket:
@@ -447,7 +434,6 @@ async def test_the_final_commit_completes_and_closes():
     assert [call for call in socket.driver.calls if call != "finish"] == [("append", bytes(4))]
 
 
-@asynchronous
 async def test_a_session_not_completed_in_time_closes_as_failed():
     """The limit is a request's; a drain has its own."""
     drivers = Drivers(lambda driver: driver.done.clear())
@@ -461,7 +447,6 @@ async def test_a_session_not_completed_in_time_closes_as_failed():
     assert socket.driver.closed == 1
 
 
-@asynchronous
 async def test_a_client_that_leaves_frees_what_it_had():
     drivers = Drivers(lambda driver: driver.free.clear())
     app = live(drivers)
@@ -478,7 +463,6 @@ async def test_a_client_that_leaves_frees_what_it_had():
     assert places.audio_seconds == 4 / 48_000
 
 
-@asynchronous
 async def test_a_client_that_leaves_ends_its_completion():
     drivers = Drivers(lambda driver: driver.done.clear())
     async with Socket(live(drivers)) as socket:
@@ -489,7 +473,6 @@ async def test_a_client_that_leaves_ends_its_completion():
     assert (drivers.opened[0].closed, socket.closed) == (1, None)
 
 
-@asynchronous
 async def test_a_client_that_takes_nothing_stalls_itself_alone():
     """The driver waits for its client, and the session reads nothing more."""
     app = live(Drivers())
@@ -512,7 +495,6 @@ async def test_a_client_that_takes_nothing_stalls_itself_alone():
     assert stalled == 3  # connect, audio, and the commit that is told
 
 
-@asynchronous
 async def test_a_client_far_ahead_is_read_as_time_passes(monkeypatch):
     class Clocked(Ahead):
         def __init__(self, most):
@@ -546,7 +528,6 @@ async def test_a_client_far_ahead_is_read_as_time_passes(monkeypatch):
     ("limit", "code"),
     [("live_idle_seconds", "session_idle"), ("live_session_seconds", "session_expired")],
 )
-@asynchronous
 async def test_a_session_ends_in_order_at_its_limit(limit, code):
     drivers = Drivers()
     async with Socket(live(drivers, **{limit: 0.3})) as socket:
@@ -558,7 +539,6 @@ async def test_a_session_ends_in_order_at_its_limit(limit, code):
 
 
 @pytest.mark.parametrize("last", [False, True])
-@asynchronous
 async def test_a_failing_driver_ends_only_its_session(last, caplog):
     async with opened() as socket:
         socket.driver.error = RuntimeError("broken " + "secret")

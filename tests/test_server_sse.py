@@ -6,7 +6,6 @@ import json
 import pytest
 
 from config import InferenceConfig
-from tests.helpers.asgi import asynchronous
 from tests.helpers.openai_answers import SPOKEN, KnownAnswers
 from whosaid.answer.response import response
 from whosaid.asr import Transcribed
@@ -95,7 +94,6 @@ def test_times_never_go_back_from_event_to_event(endpoint):
     assert [chunk["timestamp"] for chunk in told] == [[0.0, 2.0], [2.0, 2.02], [2.02, 31.5]]
 
 
-@asynchronous
 async def test_an_estimated_duration_bounds_no_times():
     async def events():
         yield Transcribed(10.0, 31.5, ())
@@ -110,7 +108,6 @@ async def test_an_estimated_duration_bounds_no_times():
     assert told == [[20.0, 40.0], [40.0, 50.0]]
 
 
-@asynchronous
 async def test_pings_go_out_while_nothing_comes():
     go_on = asyncio.Event()
 
@@ -131,7 +128,6 @@ async def test_pings_go_out_while_nothing_comes():
 
 
 @pytest.mark.parametrize("leaves_after", [1, 2])
-@asynchronous
 async def test_a_client_that_leaves_closes_the_request(leaves_after):
     closed = []
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.helpers.asgi import HELLO, JSON, asynchronous, call, served
+from tests.helpers.asgi import HELLO, JSON, call, served
 from tests.helpers.loopback import Handler, Loopback
 from whosaid.errors import InvalidAudio
 from whosaid.runtime.logs import JsonLines
@@ -44,7 +44,6 @@ def collector(monkeypatch):
 
 @pytest.mark.parametrize("error", [None, InvalidAudio("broken")])
 def test_a_collector_gets_a_requests_phases(collector, error):
-    @asynchronous
     async def ask():
         endpoint, app = served()
         endpoint.release.set()
@@ -54,7 +53,7 @@ def test_a_collector_gets_a_requests_phases(collector, error):
         await call(app, "GET", "/ready")
 
     with tracing.exporting(collector.url):
-        ask()
+        asyncio.run(ask())
     spans = {span.name: span for span in collector.spans}
     assert spans.keys() == {"/predict", "decode", "recognise"}
     assert {span.trace_id.hex() for span in spans.values()} == {TRACE}
@@ -72,7 +71,6 @@ def test_without_a_collector_there_are_no_spans():
         assert tracing.PROVIDER is None
 
 
-@asynchronous
 async def test_json_lines_name_the_request_its_key_and_phase(caplog):
     """Requests at the same time keep their own."""
     lines: list[dict] = []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import readers
-from tests.helpers.asgi import asynchronous, call, served
+from tests.helpers.asgi import call, served
 from tests.helpers.page_answers import answer_of
 from whosaid.answer.corrected import consistent
 from whosaid.answer.formats import MEDIA_TYPES
@@ -48,7 +48,6 @@ def shown(form: str, body: bytes) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("form", ["txt", "md", "docx", "html", "srt", "vtt", "tsv"])
-@asynchronous
 async def test_each_format_has_corrections_and_names(form):
     answer = an_answer()
     answer["speakers"][2]["words"][0]["word"] = " Where"
@@ -69,7 +68,6 @@ async def test_each_format_has_corrections_and_names(form):
     assert said == [(name, text.translate(table)) for name, text in expected]
 
 
-@asynchronous
 async def test_rttm_takes_the_turns_of_an_answer_or_its_speakers():
     answer = an_answer()
     names = {"SPEAKER_00": "Ada King"}
@@ -82,7 +80,6 @@ async def test_rttm_takes_the_turns_of_an_answer_or_its_speakers():
     assert readers.read_rttm(reply.body.decode()) == [("Ada_King", 1.5, 3.75)]
 
 
-@asynchronous
 async def test_json_follows_from_the_turns():
     answer = an_answer()
     assert (await rendered("json", transcript=answer)).json == answer
@@ -138,7 +135,6 @@ def test_after_any_edits_words_are_in_order_and_all_in_turns(edits, without_spea
     assert without_speakers or len(held) == len(made["words"])
 
 
-@asynchronous
 async def test_a_chunk_keeps_a_word_that_ends_after_it():
     answer = an_answer() | {"speakers": []}
     answer["chunks"][0]["timestamp"] = [0.0, 0.6]
@@ -150,7 +146,6 @@ async def test_a_chunk_keeps_a_word_that_ends_after_it():
     assert told.split() == ["Good", "<b>morning</b>.", "Good.", "How", "are", "&", "you?"]
 
 
-@asynchronous
 async def test_chunks_that_are_not_edited_stay():
     spaced = answer_of([("A", "今日はいい天気ですね。"), ("B", "そうですね。")])
     answer = json.loads(json.dumps(spaced).replace(" ", ""))  # as Japanese is written
@@ -159,7 +154,6 @@ async def test_chunks_that_are_not_edited_stay():
 
 
 @pytest.mark.parametrize("form", ["txt", "json", "srt"])
-@asynchronous
 async def test_a_text_without_times_is_written(form):
     reply = await rendered(form, transcript={"duration": 9.0, "text": " Good morning."})
     assert b"Good morning." in reply.body
@@ -188,7 +182,6 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("form", "body", "told"), WRONG)
-@asynchronous
 async def test_wrong_fields_are_named(form, body, told):
     reply = await rendered(form, **body)
     assert reply.status == 400
@@ -205,7 +198,6 @@ async def test_wrong_fields_are_named(form, body, told):
         (b" " * 101, "application/json", 413, "BODY_TOO_LARGE"),
     ],
 )
-@asynchronous
 async def test_other_bodies_are_refused(content, kind, status, code, monkeypatch):
     monkeypatch.setattr(transcripts, "MAX_BYTES", 100)
     _, app = served()
@@ -214,7 +206,6 @@ async def test_other_bodies_are_refused(content, kind, status, code, monkeypatch
     assert (reply.status, reply.code) == (status, code)
 
 
-@asynchronous
 async def test_a_place_in_the_queue_is_needed_and_freed():
     endpoint, app = served(max_queue=1)
     content = json.dumps({"transcript": an_answer()}).encode()

@@ -16,7 +16,6 @@ import pytest
 
 from config import DEMO_MODELS
 from diarization_utils import attribute, speaker_segments
-from tests.helpers.asgi import asynchronous
 from tests.helpers.recogniser_stand_ins import EndlessDiarizer, TurnsOfSeconds
 from tests.helpers.refusals import refused
 from tests.support.audio_files import conversation, request_body, speech, wav_file
@@ -146,7 +145,6 @@ def test_a_session_of_one_item_equals_the_file(endpoint, samples):
     assert place(told, Completed)[-1] < place(told, SegmentEvent)[0]
 
 
-@asynchronous
 async def test_text_is_completed_while_diarization_has_not_ended(endpoint, samples):
     go_on = threading.Event()
     endpoint.models.diarizer = TurnsOfSeconds(lambda _: go_on.wait(60))
@@ -166,7 +164,6 @@ async def test_text_is_completed_while_diarization_has_not_ended(endpoint, sampl
     assert place(told, SegmentEvent)
 
 
-@asynchronous
 async def test_a_vanished_client_ends_its_diarization(endpoint, samples):
     endpoint.models.diarizer = diarizer = EndlessDiarizer()
     async with session(endpoint, []) as driver:
@@ -179,7 +176,6 @@ async def test_a_vanished_client_ends_its_diarization(endpoint, samples):
     assert await asyncio.to_thread(diarizer.ended.wait, 60)
 
 
-@asynchronous
 async def test_a_failed_diarization_is_raised_after_all_text(endpoint, samples):
     def fail(_: Pause) -> None:
         raise ModelError("broken")
@@ -196,7 +192,6 @@ async def test_a_failed_diarization_is_raised_after_all_text(endpoint, samples):
     assert not place(told, SegmentEvent)
 
 
-@asynchronous
 async def test_refused_settings_change_nothing(endpoint, samples):
     useless = (ReferenceClip(name="Anna", reference="AAAA"),)
     told: list[LiveEvent] = []
@@ -219,7 +214,6 @@ async def test_refused_settings_change_nothing(endpoint, samples):
     assert not place(told, SpeakersFound)
 
 
-@asynchronous
 async def test_speakers_may_be_given_up_while_people_speak(endpoint, samples):
     endpoint.models.diarizer = TurnsOfSeconds(lambda _: pytest.fail("nobody asks any more"))
     told: list[LiveEvent] = []
