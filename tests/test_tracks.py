@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.helpers.asgi import asynchronous, call
+from tests.helpers.asgi import call
 from tests.helpers.refusals import refused
 from tests.support.audio_files import chirp, speech, wav_file
 from whosaid.audio.decode import Audio, AudioLimits, decode_audio, decode_files
@@ -91,7 +91,6 @@ def said(answer: dict) -> list[tuple]:
     return [(*each["timestamp"], each["speaker"], each["channel"], each["text"]) for each in turns]
 
 
-@asynchronous
 async def test_json_forms_and_jobs_take_several_files(tiny_endpoint, files, expected, tmp_path):
     encoded = [base64.b64encode(each).decode() for each in files]
     content = json.dumps({"inputs": encoded, "parameters": WANTED}).encode()

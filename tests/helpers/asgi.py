@@ -2,7 +2,6 @@
 and an endpoint that answers when a test says so."""
 
 import asyncio
-import functools
 import json
 from dataclasses import dataclass, field
 
@@ -89,16 +88,6 @@ def client(app, method="POST", path="/", headers=None, parts=(b"",), ends=True, 
     """Return a client of this machine, with only the announcements in `headers`."""
     request = scope("http", path, headers, query, method=method, scheme="http")
     return Client(app, parts, ends, **request)
-
-
-def asynchronous(test):
-    """Run a test that is a coroutine function."""
-
-    @functools.wraps(test)
-    def run(*arguments, **options):
-        asyncio.run(test(*arguments, **options))
-
-    return run
 
 
 async def call(app, *arguments, **options) -> Reply:
