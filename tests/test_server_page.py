@@ -30,10 +30,6 @@ CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 SECONDS = 12
 OUTPUT = ["srt", "vtt", "txt", "tsv", "rttm"]
 LIMITS = AudioLimits(7200, 2**29)
-CLIPS = """
-    const [done] = arguments;
-    import("./database.js").then((database) => database.readAll("clips")).then(done);
-"""
 NASTY = "<img src=x onerror=alert(1)>"
 KEY = "a schlüssel"
 
@@ -263,7 +259,7 @@ def test_a_voice_of_a_transcript_is_known_in_later_requests(
     person.all("#transcript .name")[longest].click()
     person.all(".menu button")[-1].click()
     person.wait(lambda: "voice of Ada is kept" in "".join(person.texts("#remarks li")))
-    (clip,) = person.browser.execute_async_script(CLIPS)
+    (clip,) = person.stored("clips")
     sound = decode_audio(base64.b64decode(clip["reference"].split(",")[1]), 16_000, LIMITS)
     assert sound.duration == pytest.approx(max(spans), abs=1)
     assert abs(sound.samples).max() > 0.01
@@ -461,12 +457,11 @@ def test_files_look_as_the_options_say(person, url, answer, downloads):
 
 def test_a_cancelled_request_keeps_the_shown_transcript(person, url, recording, answer, held):
     person.open(url, kept(answer, recording))
-    leave = "!window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
-    assert not person.do(leave)
+    assert person.may_leave()
     person.transcribe(recording)
     person.wait(lambda: person.texts("#stage") == ["Sent; waiting for the server to begin"])
     assert person.texts(".word") == []
-    assert person.do(leave)
+    assert not person.may_leave()
     person.do("document.getElementById('cancel').focus()")
     person.press("ENTER")
     held.set()
@@ -474,7 +469,7 @@ def test_a_cancelled_request_keeps_the_shown_transcript(person, url, recording, 
     assert person.focus() == "run"
     assert person.texts("#failure") == [""]
     assert person.texts(".word") == words_of(answer)
-    assert not person.do(leave)
+    assert person.may_leave()
 
 
 def test_a_file_without_audio_is_refused_in_words(person, url, tmp_path):
@@ -484,10 +479,8 @@ def test_a_file_without_audio_is_refused_in_words(person, url, tmp_path):
     empty.write_bytes(b"")
     person.open(url)
     person.transcribe(broken)
-    said = person.see("#failure").text
-    assert re.fullmatch(r"This file cannot be read as a recording: [^:.]+\. INVALID_AUDIO", said), (
-        said
-    )
+    said = r"This file cannot be read as a recording: [^:.]+\. INVALID_AUDIO"
+    assert re.fullmatch(said, person.see("#failure").text)
     assert person.see("#empty")
     assert not person.all("#player")[0].is_displayed()
     person.transcribe(empty)
@@ -558,7 +551,7 @@ def test_the_page_works_without_storage_until_a_reload(person, tiny_endpoint, re
             person.transcribe(recording)
             person.see("#found")
             assert person.texts("#failure") == [""]
-            assert not person.do("dispatchEvent(new Event('beforeunload', { cancelable: true }))")
+            assert not person.may_leave()
         finally:
             person.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", blocked)
 

@@ -30,14 +30,6 @@ def record(text: str, file: str = "a", **names: str) -> dict:
     return {**about, "answer": answer}
 
 
-def stored(person: Person, store: str) -> list:
-    script = """
-        const [store, done] = arguments;
-        import("./database.js").then((database) => database.readAll(store)).then(done);
-    """
-    return person.browser.execute_async_script(script, store)
-
-
 def lengthen(person: Person, url: str, texts: list[str]) -> None:
     """Open the page in a browser with a record of each text."""
     script = """
@@ -63,14 +55,14 @@ def test_a_reload_while_recording_keeps_what_was_said(person, slow, url, downloa
     person.do(SPOKEN)
     person.see("#record").click()
     person.speak(3)
-    person.wait(lambda: len(stored(person, "pieces")) == 3)
+    person.wait(lambda: len(person.stored("pieces")) == 3)
     assert not person.may_leave()
     person.browser.refresh()
     person.wait(lambda: person.texts("#entries .state") == ["Not transcribed"])
     person.do("document.querySelector('#entries a').click()")
     assert "cut off" in person.see("#remarks").text
     person.wait(lambda: person.texts("#player .time") == ["0:00 / 0:03"])
-    assert stored(person, "pieces") == []
+    assert person.stored("pieces") == []
 
     # It is saved as a file, and transcribed.
     (name,) = person.texts("#entries a")
@@ -116,7 +108,21 @@ def test_a_reload_during_a_request_sends_it_again(person, slow, url, film):
     # Once more: the first transcript stays.
     person.see("#run").click()
     person.wait(lambda: len(person.all("#entries .done")) == 2)
-    assert len(stored(person, "recordings")) == 1
+    assert len(person.stored("recordings")) == 1
+
+
+def test_a_file_that_waits_for_another_is_cancelled_at_once(person, slow, url, film):
+    slow.let.clear()
+    other = film.with_name("other.wav")
+    other.write_bytes(film.read_bytes())
+    person.open(url)
+    person.transcribe(film)
+    person.wait(lambda: "0:03 of" in person.texts("#stage-detail")[0])
+    person.transcribe(other)
+    person.see("#cancel").click()
+    person.wait(lambda: person.texts("#entries .state")[0] == "Not transcribed")
+    slow.let.set()
+    person.wait(lambda: person.all("#entries .done"))
 
 
 # The browser has no room for recordings while `full` is set.
@@ -164,11 +170,11 @@ def test_without_room_the_pieces_of_a_recording_stay(person, url):
     person.wait(lambda: "only in this tab" in person.texts("#entries .state")[0])
     person.see("#download-recording")
     assert not person.may_leave()
-    assert len(stored(person, "pieces")) == 2
+    assert len(person.stored("pieces")) == 2
     person.do("window.full = false")
     person.click("#entries .remove", 1)
     person.browser.switch_to.alert.accept()
-    person.wait(lambda: stored(person, "pieces") == [])
+    person.wait(lambda: person.stored("pieces") == [])
     person.browser.refresh()
     person.wait(lambda: person.texts("#player .time") == ["0:00 / 0:02"])
 
@@ -263,12 +269,12 @@ def test_records_are_deleted_with_their_bytes_after_a_question(person, url, slow
     question = person.browser.switch_to.alert
     assert "“a film.wav” and its transcript (3" in question.text
     question.dismiss()
-    assert len(stored(person, "recordings")) == 1
+    assert len(person.stored("recordings")) == 1
     person.see("#remove-all").click()
     person.browser.switch_to.alert.accept()
     person.see("#empty")
     for store in ("entries", "answers", "texts", "recordings"):
-        assert stored(person, store) == []
+        assert person.stored(store) == []
     person.wait(lambda: not person.all("#library")[0].is_displayed())
 
 
@@ -298,7 +304,7 @@ def test_a_file_for_each_speaker_is_one_conversation(person, url, slow, film):
     person.wait(lambda: len(person.all("#entries .done")) == 2)
     assert slow.asked[-1].channel_names == ["Katie", "steve"]
     assert slow.asked[-1].channel_starts == [0, 0.5]
-    assert len(stored(person, "recordings")) == 2
+    assert len(person.stored("recordings")) == 2
 
 
 @pytest.mark.reliability

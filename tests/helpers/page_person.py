@@ -75,6 +75,11 @@ STILL = """
 """
 # Ends after the events that the last key has caused, `selectionchange` for one.
 SETTLE = "setTimeout(arguments[0])"
+# The values of a store of the page's database.
+STORED = """
+    const [store, done] = arguments;
+    import("./database.js").then((database) => database.readAll(store)).then(done);
+"""
 # A lost connection in the console.
 LOST = ("net::ERR_", "WebSocket connection to")
 
@@ -200,6 +205,9 @@ class Person:
     def choose(self, file: Path) -> None:
         self.all("#file")[0].send_keys(str(file))
         self.wait(lambda: file.name in self.texts("#chosen b"))
+
+    def stored(self, store: str) -> list[Any]:
+        return list(self.browser.execute_async_script(STORED, store))
 
     def speak(self, seconds: float, sound: np.ndarray | None = None) -> None:
         """Say `sound` (n,), at SPOKEN_RATE, or so many seconds of a hum into SPOKEN."""

@@ -116,8 +116,9 @@ export class Work {
     const { progress, controller } = running;
     const { signal } = controller;
     const send = () => {
-      const turn = this.#upload.then(() => this.#send(entry, running));
-      this.#upload = turn.catch(() => {});
+      const isCancelled = new Promise((_, reject) => (signal.onabort = () => reject(signal.reason)));
+      const turn = Promise.race([this.#upload, isCancelled]).then(() => this.#send(entry, running));
+      this.#upload = Promise.allSettled([this.#upload, turn]);
       return turn;
     };
     const onLook = ({ progress: done }) => {
@@ -144,8 +145,7 @@ export class Work {
     const files = await this.records.filesOf(entry);
     controller.signal.throwIfAborted();
     if (!files.length) throw new Error(LOST);
-    const onSent = (sent, total) => progress.sent(sent, total);
-    const listeners = { onSent, signal: controller.signal };
+    const listeners = { onSent: (...sent) => progress.sent(...sent), signal: controller.signal };
     const onMessage = (message) => {
       if (message.type === "decoded") progress.decoded(message.duration);
       if (message.type === "speakers")
