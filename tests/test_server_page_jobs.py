@@ -162,23 +162,25 @@ def test_files_queue_and_a_reload_continues(person, slow, recording, tmp_path):
         assert sorted(person.texts("#entries a")) == sorted(file.name for file in files)
 
 
-# The next look at a job finds none.
-GONE = """(() => {
+# The next look at a job is refused.
+REFUSED = """((status) => {
     const ask = fetch;
     window.fetch = (url, given) => {
       if (!`${url}`.includes("/v1/jobs/")) return ask(url, given);
       window.fetch = ask;
       const error = { message: "NOT_FOUND: no such job" };
-      return Promise.resolve(new Response(JSON.stringify({ error }), { status: 404 }));
+      return Promise.resolve(new Response(JSON.stringify({ error }), { status }));
     };
-})()"""
+})(arguments[0])"""
 
 
 @pytest.mark.reliability
-def test_a_job_that_the_server_lost_is_sent_again(person, slow, recording, tmp_path):
+@pytest.mark.parametrize(("status", "jobs"), [(404, 2), (429, 1)])
+def test_a_job_that_is_lost_is_sent_again(person, slow, recording, tmp_path, status, jobs):
+    """A proxy refuses to be asked too often; the job goes on."""
     with serving(slow, tmp_path) as url:
         begin(person, url, recording)
-        person.do(GONE)
-        person.wait(lambda: len(jobs_of(person)) == 2)
+        person.do(REFUSED, status)
+        person.wait(lambda: len(jobs_of(person)) == jobs)
         slow.let.set()
         person.see("#found")

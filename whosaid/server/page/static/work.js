@@ -125,7 +125,7 @@ export class Work {
       if (done) progress.transcribed(done.done, done.total, entry.wantsSpeakers);
       else progress.say("Waiting for its turn on the server");
     };
-    const onLost = () => progress.say("The server cannot be reached; trying again");
+    const onLost = () => progress.say("The server does not answer; trying again");
     let sent = entry.job ? { job: entry.job } : await send();
     while (!sent.answer) {
       try {
@@ -178,12 +178,12 @@ const createJob = (...given) =>
 
 /**
  * The answer of a job. Rejects with ApiError if the job has failed, with an AbortError once `signal`
- * is aborted, which cancels the job. An unreachable server is asked again, because it may be restarting.
+ * is aborted, which cancels the job. An unreachable or busy server is asked again: it may be restarting.
  */
 async function follow(id, { onLook, onLost, signal }) {
   while (!signal.aborted) {
     const job = await api.job(id).catch((error) => {
-      if (error.status && error.status < 500) throw error;
+      if (error.status && error.status < 500 && error.status !== 429) throw error;
       onLost();
     });
     if (job?.status === "succeeded") return job.answer;
