@@ -10,8 +10,8 @@ const CHANNEL = "who-said-what work";
 const LONG_BYTES = 2 ** 17; // about a minute of a voice message
 const ENDED = ["succeeded", "failed", "cancelled"];
 const PAUSE_MS = 1000;
-// The server accepts the recording, but no job.
-const NO_ROOM = ["JOBS_FULL", "STORAGE_FAILED"];
+// The server accepts the recording, but no job; it may have been started anew.
+const NO_ROOM = ["JOBS_DISABLED", "JOBS_FULL", "STORAGE_FAILED"];
 const LOST = "This browser no longer has the recording: choose the file again.";
 
 export class Work {
