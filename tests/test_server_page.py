@@ -522,7 +522,9 @@ def test_the_tab_asks_for_a_key_and_keeps_it(person, tiny_endpoint, recording):
         assert person.texts("#model") == ["Model: whisper0"]
         person.browser.refresh()
         person.see("#source")
+        person.do("import('/app/api.js').then(({ useKey }) => void useKey('no longer'))")
         person.transcribe(recording)
+        person.see("#key").send_keys(KEY, Keys.ENTER)
         person.see("#found")
         assert "--diarization" in person.texts("#notes li")[0]
         assert not person.see("#speaker-options, #source").get_attribute("hidden")

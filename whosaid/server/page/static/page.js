@@ -97,7 +97,9 @@ async function start() {
   try {
     const given = await api.info();
     for (const id of ["login", "unreachable"]) byId(id).hidden = true;
-    if (!info) await layOut(given);
+    byId("failure").textContent = "";
+    if (info) work.resume(given);
+    else await layOut(given);
   } catch (error) {
     showStartFailure(error);
     return false;

@@ -86,10 +86,11 @@ export class Work {
       const answer = await this.#answer(entry, running);
       return { made: await this.#keep(entry, answer, over) };
     } catch (error) {
-      const { message, code, status, retryAfter } = error;
+      const { message, code } = error; // what still holds when the record is opened later
       const hasFailed = error.name !== "AbortError" && !entry.answerBytes;
-      const failed = { error: { message, code, status, retryAfter }, state: "failed" };
-      await this.records.change(entry.id, { ...over, ...(hasFailed && failed) });
+      const failed = { error: { message, code }, state: "failed" };
+      // It waits on for a key.
+      if (error.status !== 401) await this.records.change(entry.id, { ...over, ...(hasFailed && failed) });
       return { error };
     }
   }
