@@ -12,7 +12,7 @@ const ENDED = ["succeeded", "failed", "cancelled"];
 const PAUSE_MS = 1000;
 // The server accepts the recording, but no job; it may have been started anew.
 const NO_ROOM = ["JOBS_DISABLED", "JOBS_FULL", "STORAGE_FAILED"];
-const LOST = "This browser no longer has the recording: choose the file again.";
+const LOST = "This browser cannot read the recording: choose the file again.";
 
 export class Work {
   /** By the record's id: its progress, the controller that cancels it, and whether it `isHeld`: ends
@@ -114,8 +114,7 @@ export class Work {
 
   /** The answer to a recording: of its job, if it has one, which a reload finds again. */
   async #answer(entry, running) {
-    const { progress, controller } = running;
-    const { signal } = controller;
+    const { progress, controller: { signal } } = running;
     const send = () => {
       const isCancelled = new Promise((_, reject) => (signal.onabort = () => reject(signal.reason)));
       const turn = Promise.race([this.#upload, isCancelled]).then(() => this.#send(entry, running));
@@ -144,8 +143,10 @@ export class Work {
   async #send({ id, bytes, parameters, wantsSpeakers, ...entry }, running) {
     const { progress, controller } = running;
     const files = await this.records.filesOf(entry);
+    // A folder cannot be read, nor a file that was moved.
+    const read = await Promise.all(files.map((file) => file.slice(0, 1).arrayBuffer())).catch(() => []);
     controller.signal.throwIfAborted();
-    if (!files.length) throw new Error(LOST);
+    if (!read.length) throw new Error(LOST);
     const listeners = { onSent: (...sent) => progress.sent(...sent), signal: controller.signal };
     const onMessage = (message) => {
       if (message.type === "decoded") progress.decoded(message.duration);
