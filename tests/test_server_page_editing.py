@@ -206,6 +206,12 @@ def test_turns_and_selected_words_get_another_speaker(desk, downloads):
 
 
 def test_renames_in_a_row_do_not_mix(desk, downloads):
+    type_over(desk, 1, "evening")
+    desk.all("#timeline input")[0].click()
+    press(desk, "Ev")
+    desk.wait(lambda: desk.see("#doubt").text == "Next doubtful word (1)")
+    press(desk, "a", Keys.ENTER)
+    assert turns(desk)[0] == ("Eva", "good evening Steve")
     for name in ("Anna", "Bob"):
         desk.all("#timeline input")[0].click()
         press(desk, name, Keys.ENTER)

@@ -23,7 +23,7 @@ export class Timeline {
   #scale = html`<div class="track" aria-hidden="true" />`;
   #wider = this.#lens("−", "Show more time", 1 / ZOOM);
   #closer = this.#lens("+", "Show less time", ZOOM);
-  #fields = new Map(); // of names, by label: they stay for those who tab through
+  #rows = new Map(); // lanes by label; "" is that of speech without text
 
   /** `onRename(label, name)` returns the accepted name. */
   constructor(place, { onSeek, onRename }) {
@@ -65,13 +65,13 @@ export class Timeline {
     const speakers = this.#speakers;
     const lanes = speakers.labels.map((label) => {
       const turns = speakers.turns.filter((turn) => turn.speaker === label);
-      return this.#lane(speakers.colourOf(label), this.#field(label), turns, "Spoken");
+      return this.#lane(label, speakers.colourOf(label), turns, "Spoken");
     });
-    if (this.#unwritten.length) {
-      const name = html`<span title=${UNWRITTEN}>No text</span>`;
-      lanes.push(this.#lane("unwritten", name, this.#unwritten, UNWRITTEN));
-    }
-    this.#lanes.replaceChildren(...lanes);
+    if (this.#unwritten.length) lanes.push(this.#lane("", "unwritten", this.#unwritten, UNWRITTEN));
+    // A field that is moved loses the focus, and with it the rest of a name.
+    const { children } = this.#lanes;
+    for (const lane of [...children]) if (!lanes.includes(lane)) lane.remove();
+    lanes.forEach((lane, i) => lane === children[i] || this.#lanes.insertBefore(lane, children[i]));
     this.#drawAxis();
     this.place.hidden = !lanes.length;
   }
@@ -96,19 +96,22 @@ export class Timeline {
     this.mark(this.#now);
   }
 
-  #field(label) {
-    const field =
-      this.#fields.get(label) ??
-      html`<input type="text" maxlength=${MAX_NAME} spellcheck=${false} autocomplete="off" title="Click to rename"
-        aria-label="Name of ${label}" data-speaker=${label} />`;
-    this.#fields.set(label, field);
-    field.defaultValue = this.#speakers.nameOf(label);
-    if (field !== document.activeElement) field.value = field.defaultValue;
-    return field;
+  /** An empty lane. */
+  #row(label) {
+    const name = label
+      ? html`<input type="text" maxlength=${MAX_NAME} spellcheck=${false} autocomplete="off" title="Click to rename"
+          aria-label="Name of ${label}" data-speaker=${label} />`
+      : html`<span title=${UNWRITTEN}>No text</span>`;
+    return html`<div>${name}<div class="track" aria-hidden="true" /><span class="share" /></div>`;
   }
 
   /** A name, bars where the spans are, and how long they last together. */
-  #lane(className, name, spans, title) {
+  #lane(label, className, spans, title) {
+    if (!this.#rows.has(label)) this.#rows.set(label, this.#row(label));
+    const lane = this.#rows.get(label);
+    const [name, track, share] = lane.children;
+    name.defaultValue = this.#speakers.nameOf(label);
+    if (name !== document.activeElement) name.value = name.defaultValue;
     const seconds = spans.reduce((sum, { start, end }) => sum + end - start, 0);
     const bars = this.#visible(spans).map(({ start, end }) => {
       const bar = html`<i title="${title}: ${clock(start)} to ${clock(end)}" />`;
@@ -116,13 +119,10 @@ export class Timeline {
       bar.style.width = this.#percent(end - start);
       return bar;
     });
-    return html`
-      <div class="lane ${className}">
-        ${name}
-        <div class="track" aria-hidden="true">${bars}</div>
-        <span class="share" title=${title}>${clock(seconds)}</span>
-      </div>
-    `;
+    track.replaceChildren(...bars);
+    Object.assign(share, { title, textContent: clock(seconds) });
+    lane.className = `lane ${className}`;
+    return lane;
   }
 
   /** What is shown of spans, at most PARTS of them. */
