@@ -322,6 +322,9 @@ def test_all_downloads_follow_corrections(desk, downloads):
     desk.see("#download-docx").click()
     (path,) = desk.wait(lambda: [each for each in downloads.glob("*.docx") if each.stat().st_size])
     assert "good evening Steve" in "".join(read_docx(path.read_bytes()))
+    desk.choose(path)  # the next recording; the button stays that of this one
+    desk.see("#download-recording").click()
+    desk.wait(lambda: (downloads / "a talk.wav").is_file())
 
 
 def test_without_the_server_text_and_json_are_written(desk, downloads):

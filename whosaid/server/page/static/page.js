@@ -84,7 +84,6 @@ const newDictation = () =>
   });
 let dictation = newDictation();
 const saveButton = html`<button id="download-recording" class="small" title="Save the recording as a file" />`;
-saveButton.onclick = () => selection.files.forEach((file) => saveAs(file.name, file));
 
 function announce(text) {
   byId("announcement").textContent = text;
@@ -188,6 +187,7 @@ async function show() {
   if (!files.length && entry.state !== "recording") note(LOST);
   if (entry.isCut) note(CUT);
   saveButton.textContent = record ? "Recording" : "Save as a file";
+  saveButton.onclick = () => files.forEach((file) => saveAs(file.name, file));
   if (files.length && (record || !entry.modified)) byId(record ? "downloads" : "chosen").append(saveButton);
 }
 
