@@ -242,19 +242,22 @@ def test_a_correction_outlives_a_reload_at_once(person, url):
 
 
 def test_all_records_are_searched_by_names_and_words(person, url):
-    lengthen(person, url, ["the crème de la crème", "a cat", "the CAT sat"])
+    lengthen(person, url, ["the crème de la crème", "a cat", "the CAT sat 그 선생님"])
     person.see("#search").send_keys("cat")
     person.wait(lambda: len(person.all("#entries li")) == 2)
-    assert sorted(person.texts("#entries q")) == ["a cat", "the CAT sat"]
+    assert sorted(person.texts("#entries q")) == ["a cat", "the CAT sat 그 선생님"]
     person.see("#search").send_keys(" sat")
     person.wait(lambda: person.texts("#entries a") == ["talk 2.wav"])
     person.click("#entries a")
     person.wait(lambda: person.do("getSelection().toString()") == "CAT")
     person.rename(1, "Zoë")
-    for query, found in (("zoe", "talk 2.wav"), ("CREME", "talk 0.wav"), ("TALK 1", "talk 1.wav")):
+    found = {"zoe": 2, "CREME": 0, "TALK 1": 1, "선생님": 2}
+    for query, place in found.items():
         person.see("#search").clear()
         person.see("#search").send_keys(query)
-        person.wait(lambda found=found: person.texts("#entries a") == [found])
+        person.wait(lambda name=f"talk {place}.wav": person.texts("#entries a") == [name])
+    person.click("#entries a")
+    person.wait(lambda: person.do("getSelection().toString()") == "선생님")
     person.see("#search").send_keys("!")
     assert person.see("#nothing-found")
 

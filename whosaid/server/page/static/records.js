@@ -144,12 +144,13 @@ export class Records {
     const wanted = wordsOf(query);
     if (!this.#texts) {
       const stored = await database.readAll("texts");
-      this.#texts = new Map(stored.map(({ id, text }) => [id, [text, plain(text)]]));
+      const texts = stored.map(({ id, text }) => [id, text.normalize()]);
+      this.#texts = new Map(texts.map(([id, text]) => [id, [text, plain(text)]]));
     }
     const found = new Map();
     for (const { id, file, names } of this.list) {
       const [text, words] = this.#texts.get(id) ?? ["", ""];
-      const about = plain([file, ...Object.values(names)].join(" "));
+      const about = plain([file, ...Object.values(names)].join(" ").normalize());
       if (!wanted.every((word) => about.includes(word) || words.includes(word))) continue;
       const at = wanted.map((word) => words.indexOf(word)).find((place) => place >= 0);
       found.set(id, at === undefined ? "" : around(text, at));
@@ -212,12 +213,18 @@ const answerPuts = (id, answer) => [
   ["texts", { id, text: answer.text.trim() }],
 ];
 
-/** In small letters, without accents and with single spaces; as long as before if possible. */
+/** In small letters, without accents and with spaces alone; as long as before. */
 export const plain = (text) =>
-  text.toLowerCase().normalize("NFD").replace(/\p{M}+/gu, "").replace(/\s/g, " ");
+  text.replace(/[^\0-\x7f]/gu, withoutAccent).toLowerCase().replace(/\s/g, " ");
+
+/** Of scripts in which parts of a letter are no accents, letters stay as they are. */
+function withoutAccent(letter) {
+  const base = letter.normalize("NFD").replace(/\p{M}/gu, "");
+  return base.length === letter.length ? base : letter;
+}
 
 /** The words of a query, as they are searched for. */
-export const wordsOf = (query) => plain(query).split(" ").filter(Boolean);
+export const wordsOf = (query) => plain(query.normalize()).split(" ").filter(Boolean);
 
 function around(text, at) {
   const start = text.lastIndexOf(" ", Math.max(0, at - SNIPPET)) + 1;
