@@ -296,16 +296,20 @@ def test_keys_play_while_somebody_types(desk):
     assert "Alt J" in desk.texts("#hint kbd")
 
 
-def test_a_paste_inserts_text_alone(desk):
+@pytest.mark.parametrize("name", ["paste", "drop"])
+def test_a_paste_or_a_drop_inserts_text_alone(desk, name):
     caret_at(desk, 7, 4)
     desk.browser.execute_script("""
+        const [name] = arguments;
+        const { right, bottom } = [...document.querySelectorAll(".word")].at(-1).getBoundingClientRect();
         const data = new DataTransfer();
         data.setData("text/html", "<img src=x onerror=alert(1)><b>thank</b> you");
         data.setData("text/plain", " thank\\nyou");
-        const given = { clipboardData: data, cancelable: true, bubbles: true };
-        const event = new ClipboardEvent("paste", given);
+        const given = { clipboardData: data, dataTransfer: data, cancelable: true, bubbles: true };
+        const made = { ...given, clientX: right + 9, clientY: bottom - 3 };
+        const event = name === "drop" ? new DragEvent(name, made) : new ClipboardEvent(name, made);
         document.querySelector(".ProseMirror").dispatchEvent(event);
-    """)
+    """, name)
     assert turns(desk)[2] == ("S0", "fine thank you")
     assert desk.all("#transcript :is(img, b)") == []
 

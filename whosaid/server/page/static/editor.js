@@ -130,13 +130,8 @@ export class Editor {
           ? linesOf(turns, (speaker) => speaker && this.speakers.nameOf(speaker)).join("\n")
           : turns[0].textContent,
       handleDOMEvents: {
-        // As text: what is pasted or dropped here has no times of its own.
-        paste: (view, event) => {
-          event.preventDefault();
-          const text = event.clipboardData.getData("text/plain").replace(/\s+/g, " ");
-          if (text) view.dispatch(view.state.tr.insertText(text).scrollIntoView());
-          return true;
-        },
+        paste: (view, event) => insert(view, event, event.clipboardData),
+        drop: (view, event) => insert(view, event, event.dataTransfer),
         dragstart: (_, event) => (event.preventDefault(), true),
       },
     });
@@ -337,6 +332,17 @@ export class Editor {
     });
     return found;
   }
+}
+
+/** Insert what is pasted or dropped as text: it has no times of its own. */
+function insert(view, event, data) {
+  event.preventDefault();
+  const text = data.getData("text/plain").replace(/\s+/g, " ");
+  const { tr } = view.state;
+  const place = event.type === "drop" && view.posAtCoords({ left: event.clientX, top: event.clientY });
+  if (place) tr.setSelection(prose.TextSelection.near(tr.doc.resolve(place.pos)));
+  if (text) view.dispatch(tr.insertText(text).scrollIntoView());
+  return true;
 }
 
 /** Turns as lines, behind the names that `nameOf` returns for labels. */
