@@ -175,6 +175,12 @@ def test_enter_splits_a_turn_and_backspace_joins_it(desk, downloads):
     for expected in (TURNS, split):
         undo(desk)
         assert turns(desk) == expected
+    # So does one that begins with a new word.
+    caret_at(desk, 4)
+    press(desk, "so ")
+    caret_at(desk, 3, 4)
+    press(desk, Keys.ENTER, Keys.BACKSPACE)
+    assert turns(desk)[1] == ("S1", "how so are")
 
 
 def test_turns_and_selected_words_get_another_speaker(desk, downloads):

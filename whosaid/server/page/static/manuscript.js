@@ -14,7 +14,7 @@ const DOUBT = 0.5; // words less probable than this are marked
 const SHORTEST = 0.02; // seconds of a word, as on the server
 // Scripts that separate no words by spaces.
 const UNSPACED =
-  /[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Myanmar}]$/u;
+  /[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Myanmar}]\p{P}*$/u;
 
 export const isDoubtful = ({ probability }) => probability !== null && probability < DOUBT;
 
@@ -299,8 +299,8 @@ function within(content, start, end) {
 /** Two turns as one, with the first's speaker. */
 export function joined(one, other) {
   const first = other.firstChild?.marks[0]?.attrs.entry;
-  const isTight = !first || (isGlued(first) && UNSPACED.test(one.textContent));
-  const space = isTight || !one.content.size ? [] : [schema.text(" ")];
+  const isTight = (!first || isGlued(first)) && UNSPACED.test(one.textContent);
+  const space = isTight || !one.content.size || !other.content.size ? [] : [schema.text(" ")];
   const content = [...one.content.content, ...space, ...other.content.content];
   return remade(one, content, { end: Math.max(one.attrs.end, other.attrs.end) });
 }
