@@ -9,13 +9,13 @@ const FORMATS = ["docx", "txt", "md", "html", "srt", "vtt", "tsv", "json"];
 /** The formats that an answer has: only speakers have turns for RTTM. */
 export const formatsOf = ({ speakers }) => [...FORMATS, ...(speakers.length ? ["rttm"] : [])];
 
-/** A transcript's file. Throws ApiError; without a server, JSON and TXT are written here. */
+/** A transcript's file. Throws ApiError; JSON and TXT are written here if the server is away or takes less. */
 export async function fileOf(format, answer, names, parameters) {
   try {
     return await transcriptFile(format, { transcript: answer, speaker_names: names, parameters });
   } catch (error) {
     const write = { json: jsonOf, txt: textOf }[format];
-    if (error.status || !write) throw error;
+    if (![0, 413].includes(error.status) || !write) throw error;
     return new Blob([write(answer, names)], { type: "text/plain;charset=utf-8" });
   }
 }
