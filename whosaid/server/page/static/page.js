@@ -317,7 +317,6 @@ byId("record").onclick = async () => {
   const parameters = options.live && options.read();
   if (options.live && !parameters) return;
   dictation = newDictation();
-  if (options.live) await open("");
   byId("failure").textContent = "";
   byId("record").ariaDisabled = "true";
   try {
@@ -327,7 +326,8 @@ byId("record").onclick = async () => {
     byId("record").ariaDisabled = null;
     return;
   }
-  if (options.live) desk.clear();
+  // Meanwhile another record may have been opened.
+  if (options.live) await open("").then(() => desk.clear());
   byId("stop").focus();
 };
 
