@@ -44,24 +44,24 @@ export class Library {
   #draw() {
     const { list } = this.records;
     const shown = list.filter(({ id }) => !this.#found || this.#found.has(id));
-    const focused = document.activeElement?.closest?.("#entries li")?.dataset.id;
+    const focused = document.activeElement?.closest("#entries li > *");
     byId("library").hidden = !list.length;
     byId("library-count").textContent = list.length;
     byId("entries").replaceChildren(...shown.map((entry) => this.#line(entry)));
     byId("nothing-found").hidden = shown.length > 0;
-    byId("entries").querySelector(`[data-id="${focused}"] a`)?.focus();
+    const place = `[data-id="${focused?.parentElement.dataset.id}"] ${focused?.localName}`;
+    byId("entries").querySelector(place)?.focus();
     this.#showRoom(list);
   }
 
   #line(entry) {
     const { id, file, state, created, duration } = entry;
     const isOpen = this.page.isOpen(id);
-    const onclick = isOpen ? this.page.onOpen : null;
     const date = new Date(created).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
     const found = this.#found?.get(id);
     return html`
       <li data-id=${id}>
-        <a href="#${id}" dir="auto" ariaCurrent=${isOpen || null} onclick=${onclick}>${file}</a>
+        <a href="#${id}" dir="auto" ariaCurrent=${isOpen || null} onclick=${isOpen && this.page.onOpen}>${file}</a>
         <button class="remove" title="Delete" aria-label="Delete ${file}" hidden=${state === "recording"}
           onclick=${() => this.#remove([entry], `“${file}” and its transcript`)}>×</button>
         <span class="quiet">${duration ? `${date} · ${clock(duration)}` : date}</span>
