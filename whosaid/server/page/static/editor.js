@@ -65,7 +65,6 @@ class TurnView {
   }
 
   update(turn) {
-    if (turn.type !== this.turn.type) return false;
     this.turn = turn;
     this.paint();
     return true;

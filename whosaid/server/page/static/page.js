@@ -36,6 +36,7 @@ const LOST = "This browser no longer has the recording. To hear it, choose the f
 const CUT = "The recording was cut off: what was recorded until then is here.";
 const DEMONSTRATION = "Demonstration model: it knows 133 English words. --model names a real one.";
 
+const announce = (text) => (byId("announcement").textContent = text);
 let info = null; // the answer of `GET /info`
 let opened = ""; // the id of the record that is open; "" without one
 let shows = 0; // calls of show(), of which the last one counts
@@ -71,7 +72,7 @@ const work = new Work(records, {
 const library = new Library(records, {
   stateOf: (id) => work.progressOf(id)?.short ?? "Waiting",
   isOpen: (id) => id === opened,
-  onOpen: goToFound,
+  onOpen: () => goToFound(),
   onRemove: removeRecords,
 });
 const newDictation = () =>
@@ -84,10 +85,6 @@ const newDictation = () =>
   });
 let dictation = newDictation();
 const saveButton = html`<button id="download-recording" class="small" title="Save the recording as a file" />`;
-
-function announce(text) {
-  byId("announcement").textContent = text;
-}
 
 // The beginning: what the server can do, after the key if the server asks for a key.
 
@@ -207,9 +204,7 @@ function drawProgress() {
 }
 
 /** Select what the list was searched for in the open transcript. */
-function goToFound() {
-  desk.editor.find(wordsOf(library.query));
-}
+const goToFound = () => desk.editor.find(wordsOf(library.query));
 
 window.addEventListener("hashchange", () => {
   if (dictation.isWriting) fail(new Error("Stop the recording first."));
@@ -248,8 +243,7 @@ function keepCorrection(isLeft = false) {
     history.replaceState(null, "", `#${opened}`);
     note(BESIDE);
   };
-  saving = isLeft ? keep() : saving.then(keep);
-  return saving;
+  return (saving = isLeft ? keep() : saving.then(keep));
 }
 
 /** Keep a clip of a speaker's voice, cut from the recording, among the people you know. */
@@ -359,9 +353,7 @@ function fail(error, consequence = error.retryAfter ? `Try again in ${error.retr
   if (error.status === 401) showStartFailure(error);
 }
 
-byId("run").onclick = () => {
-  starting ??= transcribe().finally(() => (starting = null));
-};
+byId("run").onclick = () => (starting ??= transcribe().finally(() => (starting = null)));
 
 async function transcribe() {
   if (dictation.active) await stopListening();

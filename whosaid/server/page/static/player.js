@@ -85,8 +85,7 @@ export class Player {
   }
 
   skip(seconds) {
-    const place = this.#audio.currentTime + seconds;
-    this.#audio.currentTime = Math.min(Math.max(place, 0), this.#seconds);
+    this.#audio.currentTime = Math.min(Math.max(this.#audio.currentTime + seconds, 0), this.#seconds);
   }
 
   /** Take the next speed (1) or the one before (-1). */
