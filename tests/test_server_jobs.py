@@ -94,7 +94,8 @@ async def test_a_repeated_key_returns_its_job_also_after_a_restart(tmp_path):
     async with jobs(tmp_path) as (endpoint, app):
         endpoint.release.set()
         assert (await send(app, **twice)).json["id"] == job
-        await becoming(app, job, "succeeded")
+        told = await becoming(app, job, "succeeded")
+        assert (await send(app, **twice)).json == told
         assert len((await ask(app)).json["data"]) == 3
         assert (await ask(app, job, "DELETE")).status == 204
         endpoint.release.clear()

@@ -110,10 +110,11 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
         files = await asyncio.to_thread(decode_files, asked.upload.take(), endpoint.limits)
         sender = request.state.principal
         job = await asyncio.to_thread(runner.accept, sender, files, asked, callback_url, key)
+        result = await asyncio.to_thread(store.result, sender.owner, job.id)  # of a repeated POST
         runner.wake()
         # An absolute path, because the request may have been for `/v1/jobs/`.
         location = f"{request.scope['root_path']}/v1/jobs/{job.id}"
-        return Response(_body(runner, job), 202, {"Location": location}, JSON)
+        return Response(_body(runner, job, result), 202, {"Location": location}, JSON)
 
     @routes.get("/jobs", **LIST)
     def list_jobs(request: Request) -> Response:
@@ -129,8 +130,7 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
             raise InvalidParameter(f"should be json, {', '.join(FORMATS)}", "format")
         found, result = store.job(owner, job), store.result(owner, job)
         if form is None:
-            answer = None if result is None else result.answer
-            return Response(_body(runner, found, answer), media_type=JSON)
+            return Response(_body(runner, found, result), media_type=JSON)
         if result is None:
             raise Refusal(Kind.JOB_NOT_DONE, f"the job is {found.status}")
         if form == "json":
@@ -188,7 +188,7 @@ def job_json(runner: JobRunner, job: Job) -> dict[str, Any]:
     }
 
 
-def _body(runner: JobRunner, job: Job, answer: bytes | None = None) -> bytes:
+def _body(runner: JobRunner, job: Job, result: Result | None = None) -> bytes:
     """Return a job as JSON; its `answer` is byte for byte an answer of `/`."""
     body = to_json(job_json(runner, job))
-    return body[:-1] + b',"answer":' + (answer or b"null") + b"}"
+    return body[:-1] + b',"answer":' + (result.answer if result else b"null") + b"}"
