@@ -6,6 +6,7 @@ It requests events, but accepts plain JSON from a server without events. Nothing
 import base64
 import json
 import re
+import secrets
 import threading
 import time
 from collections import Counter
@@ -28,12 +29,9 @@ SCALED_TO_ZERO = {b"X-Scale-Up-Timeout": b"600"}
 JOBS, INFO = "/v1/jobs", "/info"
 # Seconds between two polls of a job.
 FIRST_PAUSE_S, LONGEST_PAUSE_S, SLOWER = 0.5, 5.0, 1.5
-# Tries: more for a full queue than for an unreachable server.
-MOST_REFUSALS, MOST_LOST_CONNECTIONS = 30, 3
-# A job may have been created although its response was lost.
-MOST_LOST_JOBS = 2
-# A job survives a restart of the server, which may have to load its models first.
-MOST_LOST_LOOKS = 30
+# Tries: more if a request was refused or not sent than if its connection was lost, because it may
+# be what ends the server. Jobs survive that.
+MOST_REFUSALS, MOST_LOST_CONNECTIONS, MOST_LOST_LOOKS = 30, 3, 30
 # A proxy's statuses for an unreachable server. GETs are sent again, because they change nothing.
 GATEWAY = (502, 504)
 LONGEST_WAIT_S = 120.0
@@ -49,11 +47,13 @@ NOBODY_LISTENS = "is a server running there? scripts/serve starts one"
 KEY_WANTED = "the server needs a key: set API_KEY"
 KEY_REFUSED = "the server does not accept the key in API_KEY"
 
-# An endpoint's refusal. Codes in REFUSE_ALL concern a parameter or a clip, and so every recording;
-# only the number of channels depends on the recording.
+# An endpoint's refusal. Codes in REFUSE_ALL concern every recording: the key, the server, a
+# parameter or a clip, of which only the number of channels depends on the recording.
 REFUSAL = re.compile(r"([A-Z_]+): (?:([a-z_]+)(?:\[\d+\](?:\.\w+)*)?: )?(.+)")
 OF_CHANNELS = ("channel_names", "channel_starts")
 REFUSE_ALL = ("INVALID_PARAMETER", "INVALID_REFERENCE", "UNSUPPORTED")
+REFUSE_ALL += ("JOBS_DISABLED", "QUOTA_EXCEEDED")
+STOPS = "DRAINING: "
 
 
 class OnProgress(Protocol):
@@ -96,11 +96,13 @@ def failure(reason: str) -> Failed:
 
 
 class _Retry(Exception):
-    """Try again, after `seconds` if the server set them. `lost`: the server was not reached."""
+    """Try again, after `seconds` if the server set them; in the end raise `error`. `lost`: the
+    request may have been sent, but not its answer.
+    """
 
-    def __init__(self, reason: str, lost: bool, seconds: float | None = None) -> None:
-        super().__init__(reason)
-        self.lost, self.seconds = lost, seconds
+    def __init__(self, error: Failed, lost: bool, seconds: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error, self.lost, self.seconds = error, lost, seconds
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Client:
         if not self.jobs:
             yield self._ask("POST", "", body, lambda response: _read(response, on_progress))
             return
-        job = self._ask("POST", JOBS, body, _json_object, MOST_LOST_JOBS)
+        job = self._ask("POST", JOBS, body, _json_object, key=secrets.token_hex())
         place, pause = f"{JOBS}/{job['id']}", FIRST_PAUSE_S
         while job["status"] in ("queued", "running"):
             self.sleep(pause)
@@ -189,24 +191,29 @@ class Client:
         body: bytes,
         read: Callable[[httpx2.Response], T],
         most_lost: int = MOST_LOST_CONNECTIONS,
+        key: str = "",
     ) -> T:
-        """Send a request until it is answered, and `read` that. Raises Failed after many tries."""
+        """Send a request until it is answered, and `read` that. An idempotency `key` makes one job
+        of all tries. Raises Failed after many.
+        """
         attempts: Counter[bool] = Counter()  # keys: whether the connection was lost
         while True:
             try:
-                return self._ask_once(method, route, body, read)
+                return self._ask_once(method, route, body, read, key)
             except _Retry as again:
                 attempts[again.lost] += 1
                 attempt = attempts[again.lost]
                 if attempt >= (most_lost if again.lost else MOST_REFUSALS):
-                    raise Failed(str(again)) from again
+                    raise again.error from again
                 wait = min(2.0**attempt, 30) if again.seconds is None else again.seconds
                 self.sleep(min(wait, LONGEST_WAIT_S))
 
     def _ask_once(
-        self, method: str, route: str, body: bytes, read: Callable[[httpx2.Response], T]
+        self, method: str, route: str, body: bytes, read: Callable[[httpx2.Response], T], key: str
     ) -> T:
         headers = {b"Content-Type": b"application/json", b"Accept": ACCEPT, **SCALED_TO_ZERO}
+        if key:
+            headers[b"Idempotency-Key"] = key.encode()
         if self.api_key:
             headers[b"Authorization"] = f"Bearer {self.api_key}".encode()
         timeout = httpx2.Timeout(self.seconds, connect=CONNECT_SECONDS)
@@ -225,7 +232,8 @@ class Client:
             why = ERROR_NUMBER.sub("", str(error)) or "no answer"
             raise self._nobody_listens(why, proxy) from error
         except httpx2.TransportError as error:
-            raise _Retry(f"{self.url}: {error or type(error).__name__}", lost=True) from error
+            told = Failed(f"{self.url}: {error or type(error).__name__}")
+            raise _Retry(told, lost=True) from error
         except httpx2.InvalidURL as error:
             raise Unusable(f"{self.url}: {error}") from error
         except ValueError as error:
@@ -240,8 +248,8 @@ class Client:
             raise Unusable(nobody_listens(self.url, why, proxy)) from error
 
     def _nobody_listens(self, why: str, proxy: Proxy | None) -> Exception:
-        reason = nobody_listens(self.url, why, proxy)
-        return _Retry(reason, lost=True) if self._reached.is_set() else Unusable(reason)
+        error = Unusable(nobody_listens(self.url, why, proxy))
+        return _Retry(error, lost=False) if self._reached.is_set() else error
 
     def _refusal(self, response: httpx2.Response, proxy: Proxy | None) -> Exception:
         reason = refusal_reason(response.status_code, response.headers, response.read())
@@ -252,12 +260,13 @@ class Client:
         self._reached.set()
         if response.status_code == UNAUTHORIZED:
             return unauthorized(reason, self.api_key)
+        error = failure(reason)
         if response.status_code in GATEWAY and response.request.method == "GET":
-            return _Retry(reason, lost=True)
-        if response.status_code not in RETRIED:
-            return failure(reason)
+            return _Retry(error, lost=True)
+        if response.status_code not in RETRIED or isinstance(error, Unusable):
+            return error
         seconds = response.headers.get("retry-after", "")
-        return _Retry(reason, lost=False, seconds=float(seconds) if seconds.isdecimal() else None)
+        return _Retry(error, lost=False, seconds=float(seconds) if seconds.isdecimal() else None)
 
 
 @cache
@@ -296,13 +305,16 @@ def _json_object(response: httpx2.Response) -> dict[str, Any]:
 
 
 def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
-    """Return the answer at the end of a stream of events. Raises Failed, also if there is none."""
+    """Return the answer at the end of a stream of events. Raises Failed, or _Retry if there is no
+    end, or the server stops.
+    """
     total = 0.0
     for event in events(parts):
         kind = event.get("type")
         if "error" in event:
             error = event["error"]
-            raise failure(str(error.get("message") if isinstance(error, dict) else error))
+            told = failure(str(error.get("message") if isinstance(error, dict) else error))
+            raise _Retry(told, lost=False) if str(told).startswith(STOPS) else told
         if kind == "decoded":
             total = float(event["duration"])
             on_progress(0.0, total)
@@ -312,7 +324,7 @@ def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
             on_progress(float(event["share"]), 1.0, True)
         elif kind == "answer":
             return _answer(event["answer"])
-    raise Failed("the server's answer broke off")
+    raise _Retry(Failed("the server's answer broke off"), lost=True)
 
 
 def events(parts: Iterable[bytes]) -> Iterator[dict[str, Any]]:
