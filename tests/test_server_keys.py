@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from pydantic import SecretStr
@@ -9,10 +11,11 @@ from pydantic import SecretStr
 from tests.helpers.asgi import HELLO, JSON, call, served
 from tests.helpers.plain_batches import Clock
 from tests.test_server_jobs import ask, becoming, jobs, send
-from whosaid.asr import Share
+from whosaid.asr import Share, Transcribed
 from whosaid.server import keys
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.keys import ApiKeys, read_keys
+from whosaid.server.service import Service
 from whosaid.server.settings import ServerSettings
 
 FILE = """
@@ -138,6 +141,18 @@ async def test_a_keys_requests_and_audio_are_limited(file, monkeypatch):
     assert 'asr_key_audio_seconds_total{key="alice"} 4.5' in text
     assert 'asr_key_requests_total{code="QUOTA_EXCEEDED",key="alice"} 1.0' in text
     assert app.admission.permits.taken == 0
+
+
+async def test_a_stream_left_early_is_charged_for_its_text(file, monkeypatch):
+    endpoint, app = served(api_keys_file=file)
+    chunks = (SimpleNamespace(end=1.0), SimpleNamespace(end=0.8))
+    events = AsyncMock(**{"__aiter__.return_value": [Transcribed(0.5, 1.5, chunks)]})
+    monkeypatch.setattr(endpoint, "stream", lambda _: events)
+    account = app._keys.authorize(ALICE.encode()).account
+    leaving = Service(endpoint, app._metrics).stream(AsyncMock(shared_by=Mock()), account=account)
+    await anext(leaving)
+    await leaving.aclose()
+    assert account._today() == 1.0
 
 
 async def test_jobs_outlast_their_key_and_are_charged(file, tmp_path):

@@ -33,25 +33,30 @@ class Service:
         account: Account | None = None,
     ) -> AsyncGenerator[Event]:
         """Yield the endpoint's events. The `permit` releases the body's bytes once its audio is
-        decoded, except for a body with clips, because the clips may be slices of it. The audio is
-        charged to `account`, by default the permit's.
+        decoded, except for a body with clips, because the clips may be slices of it. The audio, at
+        an early end that of the chunks, is charged to `account`, by default the permit's.
         """
-        began = time.monotonic()
+        began, heard = time.monotonic(), 0.0
         if permit is not None:
             account = permit.account
         if account is not None:
             request = request.shared_by(Share(account.name, account.limits.weight))
         events = self.endpoint.stream(request)
-        async with aclosing(events), Phases() as phases:
-            async for event in events:
-                if isinstance(event, Decoded):
-                    phases.enter("recognise")
-                    self.metrics.until_decoded.observe(time.monotonic() - began)
-                    if permit is not None and not request.config.known_speakers:
-                        permit.give_bytes_back()
-                elif isinstance(event, Transcribed) and event.done >= event.total:
-                    phases.enter("attribute")
-                elif isinstance(event, Finished):
-                    self.metrics.audio_seconds.inc(event.answer.duration)
-                    self.metrics.charge(account, event.answer.duration)
-                yield event
+        try:
+            async with aclosing(events), Phases() as phases:
+                async for event in events:
+                    if isinstance(event, Decoded):
+                        phases.enter("recognise")
+                        self.metrics.until_decoded.observe(time.monotonic() - began)
+                        if permit is not None and not request.config.known_speakers:
+                            permit.give_bytes_back()
+                    elif isinstance(event, Transcribed):
+                        heard = max([heard, *(chunk.end for chunk in event.chunks)])
+                        if event.done >= event.total:
+                            phases.enter("attribute")
+                    elif isinstance(event, Finished):
+                        heard = event.answer.duration
+                        self.metrics.audio_seconds.inc(heard)
+                    yield event
+        finally:
+            self.metrics.charge(account, heard)
