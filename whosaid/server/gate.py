@@ -14,7 +14,7 @@ import logging
 import re
 import time
 import uuid
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -332,12 +332,14 @@ class Gate:
         app, account = self.app, principal.account
         if path != JOBS and (key := key_of(headers)):
             app = partial(self._idempotent.answer, principal, key)
-        with _counted(account), self.admission.permits.take() as permit:
+        with ExitStack() as held:
+            held.enter_context(_counted(account))
+            permit = held.enter_context(self.admission.permits.take())
             self.admission.check_length(headers)
             check_type(path, headers)
             self.admission.permits.check_room(announced(headers), permit)
             context.body.permit, permit.account = permit, account
-            scope["state"]["permit"] = permit
+            scope["state"] |= {"permit": permit, "held": held}
             await context.run(app, self.deadline)
 
     async def _hold(self, handshake: Handshake) -> None:

@@ -6,7 +6,9 @@ Answers are kept in memory, errors and streams are not. Jobs keep theirs on the 
 """
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 
 from python_multipart.multipart import parse_options_header
@@ -95,7 +97,7 @@ class IdempotentAnswers:
         if (kept := self._kept.get(digest)) is None:
             kept = self._kept[digest] = KeptAnswer(asked, since=now())
             kept.task = asyncio.create_task(self._run(digest, kept, scope, body, send))
-            await self._wait(kept.task)
+            await self._wait(kept.task, scope["state"]["held"])
             replayed: tuple[tuple[bytes, bytes], ...] = ()
         else:
             if kept.request != asked:
@@ -113,8 +115,8 @@ class IdempotentAnswers:
                 message = {**message, "headers": [*message["headers"], *replayed]}
             await send(message)
 
-    async def _wait(self, task: asyncio.Task[None]) -> None:
-        """Wait for a request; without its client it goes on, unless many do."""
+    async def _wait(self, task: asyncio.Task[None], held: ExitStack) -> None:
+        """Wait for a request; without its client it goes on in its `held` place, unless many do."""
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -122,11 +124,12 @@ class IdempotentAnswers:
                 task.cancel()
                 raise
             self._alone += 1
-            task.add_done_callback(self._ended_alone)
+            task.add_done_callback(partial(self._ended_alone, held.pop_all()))
             raise
 
-    def _ended_alone(self, task: asyncio.Task[None]) -> None:
+    def _ended_alone(self, held: ExitStack, task: asyncio.Task[None]) -> None:
         self._alone -= 1
+        held.close()
         if not task.cancelled():
             task.exception()  # nobody is left to be told
 
