@@ -17,13 +17,11 @@ from tests.test_server_admission import basic
 from tests.test_server_metrics import read as metrics_of
 from tests.test_server_metrics import values
 from whosaid.live.settings import AudioFormat, TurnSettings
-from whosaid.server.keys import Principal
 from whosaid.server.lifecycle import DrainingServer
 from whosaid.server.realtime.client_secrets import ClientSecrets
 from whosaid.server.realtime.places import MOST_SLOWED
 from whosaid.server.realtime.session_config import SessionConfig
 
-CREATOR = Principal("key", b"")
 KEY = "the-right-key-of-this-test"
 SECRETS = "/v1/realtime/client_secrets"
 
@@ -254,30 +252,31 @@ def test_secrets_expire_and_are_so_many_at_most(monkeypatch):
     most, now = 50, [1000.0]
     monkeypatch.setattr("whosaid.server.realtime.client_secrets.MOST_SECRETS", most)
     secrets = ClientSecrets(lambda: now[0])
-    first = secrets.create(10, SessionConfig(), CREATOR)
+    first = secrets.create(10, SessionConfig(), b"")
     assert (first.expires_at, secrets.find(first.value.encode())) == (1010, first)
     with refused("UNAUTHORIZED"):
         secrets.find(first.value.encode() + b"x")
-    others = {secrets.create(600, SessionConfig(), CREATOR).value for _ in range(most - 1)}
+    others = {secrets.create(600, SessionConfig(), b"").value for _ in range(most - 1)}
     assert len(others) == most - 1
     with refused("BUSY") as caught:
-        secrets.create(10, SessionConfig(), CREATOR)
+        secrets.create(10, SessionConfig(), b"")
     assert caught.value.retry_after == 10
     now[0] = 1010.0
     with refused("UNAUTHORIZED"):
         secrets.find(first.value.encode())
-    assert secrets.create(10, SessionConfig(), CREATOR).expires_at == 1020
+    assert secrets.create(10, SessionConfig(), b"").expires_at == 1020
     assert all(secrets.find(each.encode()) for each in list(others)[:3])
 
 
-def test_a_secret_ends_with_its_name(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["anna", "bob"])
+def test_a_secret_ends_with_its_key(tmp_path, monkeypatch, name):
     monkeypatch.setattr("whosaid.server.keys.LOOK_S", 0)
     file, of_bob = tmp_path / "keys.toml", "a-key-of-bob-alone"
     file.write_text(f'[bob]\nkeys = ["{of_bob}"]')
     app = live(Drivers(), api_keys_file=file)
     secret = asyncio.run(ask(app, token=of_bob)).json["value"].encode()
-    app._secrets.find(secret)
-    file.write_text('[anna]\nkeys = ["ek_key-of-anna-alone"]')
+    app._open(SimpleNamespace(token=secret, scope={}))
+    file.write_text(f'[{name}]\nkeys = ["ek_another-key"]')
     with refused("UNAUTHORIZED"):
         app._open(SimpleNamespace(token=secret, scope={}))
 

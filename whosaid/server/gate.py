@@ -15,6 +15,7 @@ import re
 import time
 import uuid
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -370,9 +371,8 @@ class Gate:
         if token.startswith(prefix):
             try:
                 secret = self._secrets.find(token)
-                if (own := secret.principal.account) and self._keys.account(own.name) is not own:
-                    raise Refusal(Kind.UNAUTHORIZED, "the client secret's key is no longer valid")
-                config, principal = secret.config, secret.principal
+                creator, config = self._keys.authorize(secret.key), secret.config
+                principal = replace(creator, name=f"{creator.name}:secret")
             except Refusal:
                 if not self._keys.begins_with(prefix):
                     raise

@@ -1,18 +1,17 @@
 """Short-lived secrets for clients that should not have the server's key, such as browsers.
 
 A client with the API key creates a secret, with the settings of its sessions. Until it expires, the
-secret opens any number of sessions and nothing else. Secrets are kept in memory, so a restart of
-the server invalidates them.
+secret opens any number of sessions and nothing else, while that key is valid. Secrets are kept in
+memory, so a restart of the server invalidates them.
 """
 
 import hashlib
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from whosaid.server.clock import now
 from whosaid.server.errors import Kind, Refusal
-from whosaid.server.keys import Principal
 from whosaid.server.realtime.session_config import SessionConfig
 
 PREFIX = "ek_"
@@ -24,12 +23,12 @@ RANDOM_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ClientSecret:
-    """`value` opens sessions of `principal` with `config` until `expires_at` (since 1970, in s)."""
+    """`value` opens sessions of a `key` with `config` until `expires_at` (since 1970, in s)."""
 
     value: str
     expires_at: int
     config: SessionConfig
-    principal: Principal
+    key: bytes
 
 
 class ClientSecrets:
@@ -40,8 +39,8 @@ class ClientSecrets:
         # By digest, so that the time of a look-up reveals nothing about existing secrets.
         self._secrets: dict[bytes, ClientSecret] = {}
 
-    def create(self, seconds: int, config: SessionConfig, creator: Principal) -> ClientSecret:
-        """Create a secret for so many seconds. Raises Refusal if there are too many."""
+    def create(self, seconds: int, config: SessionConfig, key: bytes) -> ClientSecret:
+        """Create a `key`'s secret for so many seconds. Raises Refusal if there are too many."""
         now = self._now()
         self._secrets = {key: each for key, each in self._secrets.items() if each.expires_at > now}
         if len(self._secrets) >= MOST_SECRETS:
@@ -49,8 +48,7 @@ class ClientSecrets:
             text = f"{MOST_SECRETS} unexpired secrets exist, the most allowed"
             raise Refusal(Kind.BUSY, text, retry_after=max(1, first - int(now)))
         value = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
-        user = replace(creator, name=f"{creator.name}:secret")
-        secret = ClientSecret(value, int(now) + seconds, config, user)
+        secret = ClientSecret(value, int(now) + seconds, config, key)
         self._secrets[_digest(value.encode())] = secret
         return secret
 

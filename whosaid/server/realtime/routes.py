@@ -14,6 +14,7 @@ from whosaid.errors import InvalidRequest
 from whosaid.server.admission import Admission
 from whosaid.server.description import ErrorBody, SecretBody, answers, refusals
 from whosaid.server.errors import Kind, Refusal
+from whosaid.server.keys import token_of
 from whosaid.server.openai_api.form import model_id, model_warning
 from whosaid.server.realtime import session_config
 from whosaid.server.realtime.client_events import read_object
@@ -96,7 +97,7 @@ def router(
             with session_config.below("session"):
                 config = session_config.merged(session_config.SessionConfig(), session, endpoint)
             seconds = (given.expires_after or Expiry()).seconds
-            secret = secrets.create(seconds, config, request.state.principal)
+            secret = secrets.create(seconds, config, token_of(request.headers))
             ends = int(time.time() + settings.live_session_seconds)
             shown = config.shown(new_id("sess"), ends, model_id(endpoint))
             warnings = session_config.ignored_wishes(session, endpoint)
