@@ -29,9 +29,9 @@ SCALED_TO_ZERO = {b"X-Scale-Up-Timeout": b"600"}
 JOBS, INFO = "/v1/jobs", "/info"
 # Seconds between two polls of a job.
 FIRST_PAUSE_S, LONGEST_PAUSE_S, SLOWER = 0.5, 5.0, 1.5
-# Tries: more if a request was refused or not sent than if its connection was lost, because it may
-# be what ends the server. Jobs survive that.
-MOST_REFUSALS, MOST_LOST_CONNECTIONS, MOST_LOST_LOOKS = 30, 3, 30
+# Tries: fewer if the connection was lost, because the request may be what ends the server; but jobs
+# survive that.
+MOST_REFUSALS, MOST_LOST_CONNECTIONS = 30, 3
 # A proxy's statuses for an unreachable server. GETs are sent again, because they change nothing.
 GATEWAY = (502, 504)
 LONGEST_WAIT_S = 120.0
@@ -51,9 +51,8 @@ KEY_REFUSED = "the server does not accept the key in API_KEY"
 # parameter or a clip, of which only the number of channels depends on the recording.
 REFUSAL = re.compile(r"([A-Z_]+): (?:([a-z_]+)(?:\[\d+\](?:\.\w+)*)?: )?(.+)")
 OF_CHANNELS = ("channel_names", "channel_starts")
-REFUSE_ALL = ("INVALID_PARAMETER", "INVALID_REFERENCE", "UNSUPPORTED")
-REFUSE_ALL += ("JOBS_DISABLED", "QUOTA_EXCEEDED")
-STOPS = "DRAINING: "
+OF_PARAMETERS = ("INVALID_PARAMETER", "INVALID_REFERENCE", "UNSUPPORTED")
+REFUSE_ALL, STOPS = (*OF_PARAMETERS, "JOBS_DISABLED", "QUOTA_EXCEEDED"), "DRAINING: "
 
 
 class OnProgress(Protocol):
@@ -63,6 +62,8 @@ class OnProgress(Protocol):
 
 
 T = TypeVar("T")
+Read = Callable[[httpx2.Response], T]
+Headers = Mapping[bytes, bytes]
 
 
 class Failed(Exception):
@@ -168,52 +169,45 @@ class Client:
         if not self.jobs:
             yield self._ask("POST", "", body, lambda response: _read(response, on_progress))
             return
-        job = self._ask("POST", JOBS, body, _json_object, key=secrets.token_hex())
+        key = {b"Idempotency-Key": secrets.token_hex().encode()}  # one job of all tries
+        job = self._ask("POST", JOBS, body, _json_object, key)
         place, pause = f"{JOBS}/{job['id']}", FIRST_PAUSE_S
         while job["status"] in ("queued", "running"):
             self.sleep(pause)
             pause = min(SLOWER * pause, LONGEST_PAUSE_S)
-            job = self._ask("GET", place, b"", _json_object, MOST_LOST_LOOKS)
+            job = self._ask("GET", place, b"", _json_object)
             if progress := job.get("progress"):
                 on_progress(float(progress["done"]), float(progress["total"]))
         if job["status"] == "succeeded":
             yield _answer(job["answer"])
-        with suppress(Failed):  # it expires
-            self._ask("DELETE", place, b"", lambda response: None)
+        with suppress(Failed, _Retry):  # it expires
+            self._ask_once("DELETE", place, b"", lambda response: None)
         if job["status"] != "succeeded":
             error = job.get("error") or {}
             raise failure(str(error.get("message", f"the job was {job['status']}")))
 
     def _ask(
-        self,
-        method: str,
-        route: str,
-        body: bytes,
-        read: Callable[[httpx2.Response], T],
-        most_lost: int = MOST_LOST_CONNECTIONS,
-        key: str = "",
+        self, method: str, route: str, body: bytes, read: Read[T], more: Headers | None = None
     ) -> T:
-        """Send a request until it is answered, and `read` that. An idempotency `key` makes one job
-        of all tries. Raises Failed after many.
-        """
+        """Send a request until it is answered, and `read` that. Raises Failed after many tries."""
         attempts: Counter[bool] = Counter()  # keys: whether the connection was lost
         while True:
             try:
-                return self._ask_once(method, route, body, read, key)
+                return self._ask_once(method, route, body, read, more)
             except _Retry as again:
                 attempts[again.lost] += 1
                 attempt = attempts[again.lost]
-                if attempt >= (most_lost if again.lost else MOST_REFUSALS):
+                risks = again.lost and not route.startswith(f"{JOBS}/")
+                if attempt >= (MOST_LOST_CONNECTIONS if risks else MOST_REFUSALS):
                     raise again.error from again
                 wait = min(2.0**attempt, 30) if again.seconds is None else again.seconds
                 self.sleep(min(wait, LONGEST_WAIT_S))
 
     def _ask_once(
-        self, method: str, route: str, body: bytes, read: Callable[[httpx2.Response], T], key: str
+        self, method: str, route: str, body: bytes, read: Read[T], more: Headers | None = None
     ) -> T:
-        headers = {b"Content-Type": b"application/json", b"Accept": ACCEPT, **SCALED_TO_ZERO}
-        if key:
-            headers[b"Idempotency-Key"] = key.encode()
+        headers = {b"Content-Type": b"application/json", b"Accept": ACCEPT}
+        headers |= {**SCALED_TO_ZERO, **(more or {})}
         if self.api_key:
             headers[b"Authorization"] = f"Bearer {self.api_key}".encode()
         timeout = httpx2.Timeout(self.seconds, connect=CONNECT_SECONDS)
