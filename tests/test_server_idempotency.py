@@ -46,20 +46,18 @@ def test_a_forms_boundary_does_not_count(size):
     assert digest(b"one1") == digest(b"two2") != digest(b"two2", b"BBBB")
 
 
-@pytest.mark.parametrize("most_alone", [1, 0])
-async def test_a_request_goes_on_without_its_client(monkeypatch, most_alone):
-    """Unless many do, because nothing else limits them."""
-    monkeypatch.setattr(idempotency, "MOST_ALONE", most_alone)
+async def test_a_request_goes_on_without_its_client():
+    """In its place of the queue, which limits such requests."""
     endpoint, app = served()
     leaving = client(app, headers=ONCE, parts=HELLO)
     running = asyncio.ensure_future(leaving.run())
     await endpoint.began.wait()
     leaving.gone.set()
     await running
-    assert (endpoint.outstanding, app.admission.permits.taken) == (most_alone, most_alone)
+    assert (endpoint.outstanding, app.admission.permits.taken) == (1, 1)
     endpoint.release.set()
     assert (await call(app, headers=ONCE, parts=HELLO)).status == 200
-    assert len(endpoint.seen) == 2 - most_alone
+    assert len(endpoint.seen) == 1
     assert (endpoint.outstanding, app.admission.permits.taken) == (0, 0)
 
 

@@ -143,13 +143,13 @@ async def test_a_keys_requests_and_audio_are_limited(file, monkeypatch):
     assert app.admission.permits.taken == 0
 
 
-async def test_a_stream_left_early_is_charged_for_its_text(file, monkeypatch):
+async def test_a_stream_left_early_is_charged_for_its_text(file):
     endpoint, app = served(api_keys_file=file)
     chunks = (SimpleNamespace(end=1.0), SimpleNamespace(end=0.8))
     events = AsyncMock(**{"__aiter__.return_value": [Transcribed(0.5, 1.5, chunks)]})
-    monkeypatch.setattr(endpoint, "stream", lambda _: events)
+    endpoint.stream = lambda _: events
     account = app._keys.authorize(ALICE.encode()).account
-    leaving = Service(endpoint, app._metrics).stream(AsyncMock(shared_by=Mock()), account=account)
+    leaving = Service(endpoint, app._metrics).stream(Mock(), account=account)
     await anext(leaving)
     await leaving.aclose()
     assert account._today() == 1.0

@@ -89,12 +89,9 @@ def hang_up(handler: FakeHandler, _: dict) -> None:
     handler.close_connection = True
 
 
-def break_off(handler: FakeHandler, _: dict) -> None:
-    handler.send(200, encode([HALF]), Content_Type="text/event-stream")
-
-
 def test_refusals_and_lost_connections_are_counted_apart(fake):
-    fake.replies = [refuse(503), refuse(503), hang_up, refuse(429), break_off, stream()]
+    broken_off = refuse(200, [], Content_Type="text/event-stream")
+    fake.replies = [refuse(503), refuse(503), hang_up, refuse(429), broken_off, stream()]
     answer, _, waits = ask(fake)
     assert answer["text"] == ANSWER["text"]
     # Each kind doubles its own.

@@ -51,11 +51,11 @@ def identify(
     """
     own = {**parameters, **(found.parameters or {})}
     shared = {"form": FORM, "models": dict(models)}
-    digest = _digest([shared, found.path, found.size, found.modified, own])
-    return replace(found, id=f"{found.name}-{digest}" if found.name else digest)
+    found_id = digest([shared, found.path, found.size, found.modified, own])
+    return replace(found, id=f"{found.name}-{found_id}" if found.name else found_id)
 
 
-def _digest(value: object) -> str:
+def digest(value: object) -> str:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
@@ -92,7 +92,7 @@ def in_manifest(
     try:
         for place, fields in read_manifest(text):
             each = _read_entry(place, fields, storage.parent(address), parameters, allowed)
-            key = _digest([each.path, each.parameters, each.name])
+            key = digest([each.path, each.parameters, each.name])
             if key in seen:
                 raise ValueError(f"{place}: the same recording and parameters as in {seen[key]}")
             seen[key] = place

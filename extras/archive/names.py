@@ -1,8 +1,7 @@
 """Names the files of results: the recording's name, in the recording's folders.
 
 `talks/monday.mp3` becomes `talks/monday.json`. If two names of a run are equal, both keep their
-endings (`monday.mp3.json`), and names that are still equal get digests of their paths, or for equal
-paths their ids.
+endings (`monday.mp3.json`), and names that are still equal get digests of what differs.
 """
 
 import re
@@ -10,10 +9,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 
 from extras.archive import storage
-from extras.archive.manifest import Recording
+from extras.archive.manifest import Recording, digest
 from extras.archive.options import FORMATS
 
 # UTF-8 bytes of one part of a name; file systems allow 255, and temporary names need some of them.
@@ -34,10 +32,8 @@ def name_results(recordings: Sequence[Recording], places: Sequence[str]) -> list
         for id, (*folders, file) in parts.items()
     }
     whole = {id: "/".join(each) for id, each in parts.items()}
-    digests = {each.id: sha256(each.path.encode()).hexdigest() for each in recordings}
-    by_path = {id: with_id(name, digests[id]) for id, name in whole.items()}
-    by_id = {id: with_id(name, id) for id, name in whole.items()}
-    for longer in (whole, by_path, by_id):
+    keys = {each.id: digest([each.path, each.parameters, each.name]) for each in recordings}
+    for longer in (whole, {id: with_id(name, keys[id]) for id, name in whole.items()}):
         names = _lengthened(names, longer)
     return [replace(each, result=names[each.id]) for each in recordings]
 

@@ -23,8 +23,8 @@ from whosaid.server.keys import Principal
 HEADER = "idempotency-key"
 REPLAYED = (b"idempotent-replayed", b"true")
 LONGEST_KEY = 255
-# Of kept answers: seconds, number and bytes. Requests that run on without their client.
-KEPT_S, MOST, MOST_BYTES, MOST_ALONE = 86_400.0, 1000, 64 * 2**20, 8
+# Of kept answers: seconds, number and bytes.
+KEPT_S, MOST, MOST_BYTES = 86_400.0, 1000, 64 * 2**20
 
 
 def key_of(headers: Headers) -> str | None:
@@ -84,7 +84,6 @@ class IdempotentAnswers:
     def __init__(self, app: ASGIApp, deadline: float) -> None:
         self._app, self._deadline = app, deadline
         self._kept: dict[bytes, KeptAnswer] = {}  # the oldest first
-        self._alone = 0
 
     async def answer(
         self, principal: Principal, key: str, scope: Scope, receive: Receive, send: Send
@@ -116,22 +115,12 @@ class IdempotentAnswers:
             await send(message)
 
     async def _wait(self, task: asyncio.Task[None], held: ExitStack) -> None:
-        """Wait for a request; without its client it goes on in its `held` place, unless many do."""
+        """Wait for a request; without its client it goes on, in its `held` place of the queue."""
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.done() or self._alone >= MOST_ALONE:
-                task.cancel()
-                raise
-            self._alone += 1
-            task.add_done_callback(partial(self._ended_alone, held.pop_all()))
+            task.add_done_callback(partial(_ended_alone, held.pop_all()))
             raise
-
-    def _ended_alone(self, held: ExitStack, task: asyncio.Task[None]) -> None:
-        self._alone -= 1
-        held.close()
-        if not task.cancelled():
-            task.exception()  # nobody is left to be told
 
     async def _run(
         self, digest: bytes, kept: KeptAnswer, scope: Scope, body: BodyDigest, send: Send
@@ -166,3 +155,9 @@ class IdempotentAnswers:
             if kept.messages and (old or size > MOST_BYTES or len(self._kept) > MOST):
                 size -= kept.size
                 del self._kept[digest]
+
+
+def _ended_alone(held: ExitStack, task: asyncio.Task[None]) -> None:
+    held.close()
+    if not task.cancelled():
+        task.exception()  # nobody is left to be told
