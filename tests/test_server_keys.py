@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from types import SimpleNamespace
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -145,9 +144,8 @@ async def test_a_keys_requests_and_audio_are_limited(file, monkeypatch):
 
 async def test_a_stream_left_early_is_charged_for_its_text(file):
     endpoint, app = served(api_keys_file=file)
-    chunks = (SimpleNamespace(end=1.0), SimpleNamespace(end=0.8))
-    events = AsyncMock(**{"__aiter__.return_value": [Transcribed(0.5, 1.5, chunks)]})
-    endpoint.stream = lambda _: events
+    text = Transcribed(0.5, 1.5, (Mock(end=1.0), Mock(end=0.8)))
+    endpoint.stream = Mock(return_value=AsyncMock(**{"__aiter__.return_value": [text]}))
     account = app._keys.authorize(ALICE.encode()).account
     leaving = Service(endpoint, app._metrics).stream(Mock(), account=account)
     await anext(leaving)

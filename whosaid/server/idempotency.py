@@ -96,7 +96,12 @@ class IdempotentAnswers:
         if (kept := self._kept.get(digest)) is None:
             kept = self._kept[digest] = KeptAnswer(asked, since=now())
             kept.task = asyncio.create_task(self._run(digest, kept, scope, body, send))
-            await self._wait(kept.task, scope["state"]["held"])
+            try:
+                await asyncio.shield(kept.task)
+            except asyncio.CancelledError:  # it goes on without its client, in its place
+                held = scope["state"]["held"].pop_all()
+                kept.task.add_done_callback(partial(_ended_alone, held))
+                raise
             replayed: tuple[tuple[bytes, bytes], ...] = ()
         else:
             if kept.request != asked:
@@ -113,14 +118,6 @@ class IdempotentAnswers:
             if "headers" in message:
                 message = {**message, "headers": [*message["headers"], *replayed]}
             await send(message)
-
-    async def _wait(self, task: asyncio.Task[None], held: ExitStack) -> None:
-        """Wait for a request; without its client it goes on, in its `held` place of the queue."""
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(partial(_ended_alone, held.pop_all()))
-            raise
 
     async def _run(
         self, digest: bytes, kept: KeptAnswer, scope: Scope, body: BodyDigest, send: Send

@@ -97,9 +97,7 @@ def failure(reason: str) -> Failed:
 
 
 class _Retry(Exception):
-    """Try again, after `seconds` if the server set them; in the end raise `error`. `lost`: the
-    request may have been sent, but not its answer.
-    """
+    """Try again, after the server's `seconds`, or raise `error`. `lost`: it may have been sent."""
 
     def __init__(self, error: Failed, lost: bool, seconds: float | None = None) -> None:
         super().__init__(str(error))
@@ -134,7 +132,7 @@ class Client:
     def _info(self) -> dict[str, Any]:
         """The server's models and limits; empty without such a route, for example hf-serve's."""
         try:
-            return self._ask("GET", INFO, b"", _description)
+            return self._ask("GET", INFO, b"", lambda response: _object(response.read()))
         except Unusable:
             raise
         except Failed:
@@ -170,12 +168,12 @@ class Client:
             yield self._ask("POST", "", body, lambda response: _read(response, on_progress))
             return
         key = {b"Idempotency-Key": secrets.token_hex().encode()}  # one job of all tries
-        job = self._ask("POST", JOBS, body, _json_object, key)
+        job = self._ask("POST", JOBS, body, _job, key)
         place, pause = f"{JOBS}/{job['id']}", FIRST_PAUSE_S
         while job["status"] in ("queued", "running"):
             self.sleep(pause)
             pause = min(SLOWER * pause, LONGEST_PAUSE_S)
-            job = self._ask("GET", place, b"", _json_object)
+            job = self._ask("GET", place, b"", _job)
             if progress := job.get("progress"):
                 on_progress(float(progress["done"]), float(progress["total"]))
         if job["status"] == "succeeded":
@@ -283,26 +281,24 @@ def _read(response: httpx2.Response, on_progress: OnProgress) -> dict[str, Any]:
     return _answer(json.loads(response.read()))
 
 
-def _description(response: httpx2.Response) -> dict[str, Any]:
+def _object(body: bytes) -> dict[str, Any]:
+    """Return a JSON object; an empty one if the body is none."""
     try:
-        body = json.loads(response.read())
+        value = json.loads(body)
     except ValueError:
         return {}
-    return body if isinstance(body, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def _json_object(response: httpx2.Response) -> dict[str, Any]:
-    body = json.loads(response.read())
-    if not isinstance(body, dict) or not {"id", "status"} <= body.keys():
+def _job(response: httpx2.Response) -> dict[str, Any]:
+    job = _object(response.read())
+    if not {"id", "status"} <= job.keys():
         raise ValueError("no job")
-    return body
+    return job
 
 
 def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
-    """Return the answer at the end of a stream of events. Raises Failed, or _Retry if there is no
-    end, or the server stops.
-    """
-    total = 0.0
+    """Return the answer at the end of a stream of events. Raises Failed; without an end _Retry."""
     for event in events(parts):
         kind = event.get("type")
         if "error" in event:
@@ -310,8 +306,7 @@ def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
             told = failure(str(error.get("message") if isinstance(error, dict) else error))
             raise _Retry(told, lost=False) if str(told).startswith(STOPS) else told
         if kind == "decoded":
-            total = float(event["duration"])
-            on_progress(0.0, total)
+            on_progress(0.0, float(event["duration"]))
         elif kind == "progress":
             on_progress(float(event["done"]), float(event["total"]))
         elif kind == "speakers":
@@ -351,11 +346,8 @@ def refusal_reason(status: int, headers: Mapping[str, str], body: bytes) -> str:
     """Return the server's error text, from any of the formats of hf-serve-like servers."""
     if message := headers.get("x-error-message"):
         return message
-    try:
-        told = json.loads(body)
-    except ValueError:
-        told = None
-    said = told.get("detail", told.get("error")) if isinstance(told, dict) else None
+    told = _object(body)
+    said = told.get("detail", told.get("error"))
     if isinstance(said, dict):
         said = said.get("message")
     return said if isinstance(said, str) else NO_REASON.format(status)
