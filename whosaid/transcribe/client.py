@@ -198,7 +198,7 @@ class Client:
                 risks = again.lost and not route.startswith(f"{JOBS}/")
                 if attempt >= (MOST_LOST_CONNECTIONS if risks else MOST_REFUSALS):
                     raise again.error from again
-                wait = min(2.0**attempt, 30) if again.seconds is None else again.seconds
+                wait = max(min(2.0**attempt, 30), again.seconds or 0)
                 self.sleep(min(wait, LONGEST_WAIT_S))
 
     def _ask_once(
