@@ -53,7 +53,7 @@ def _lengthened(names: Mapping[str, str], longer: Mapping[str, str]) -> dict[str
 def _parts(recording: Recording, places: Sequence[str]) -> list[str]:
     """Return folders and file, valid on any file system; a user's name has no folder."""
     if recording.name is not None:
-        return [f"{recording.name}.{recording.id[-DIGITS:]}"]
+        return [f"{recording.name}.{digest([recording.path, recording.parameters])}"]
     below = [storage.parts_below(recording.path, place) for place in places]
     shortest = min((each for each in below if each), key=len, default=None)
     *folders, file = shortest or [storage.name_of(recording.path)]
