@@ -155,10 +155,12 @@ async def test_a_stream_left_early_is_charged_for_its_text(file):
 
 async def test_jobs_outlast_their_key_and_are_charged(file, tmp_path):
     async with jobs(tmp_path / "jobs", api_keys_file=file) as (endpoint, app):
-        endpoint.release.set()
-        job = (await send(app, key=ALICE)).json["id"]
+        job, _, last = [(await send(app, key=ALICE)).json["id"] for _ in range(3)]
+        endpoint.release.set()  # two jobs run at once
         await becoming(app, job, "succeeded", key=SECOND)
+        told = await becoming(app, last, "failed", key=SECOND)
+        assert told["error"]["code"] == "QUOTA_EXCEEDED"
         assert (await ask(app, job, key=BOB)).status == 404
         assert endpoint.seen[-1].options.decode.share == Share("alice", 3)
         text = (await call(app, "GET", "/metrics", with_key(BOB))).body.decode()
-    assert 'asr_key_audio_seconds_total{key="alice"} 1.5' in text
+    assert 'asr_key_audio_seconds_total{key="alice"} 3.0' in text

@@ -14,7 +14,7 @@ import logging
 import re
 import time
 import uuid
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -47,7 +47,7 @@ from whosaid.server.error_response import GUARDED, ErrorResponse, error_event, t
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.idempotency import IdempotentAnswers, key_of
 from whosaid.server.jobs.runner import JobRunner
-from whosaid.server.keys import ANONYMOUS, Account, ApiKeys, Principal, token_of
+from whosaid.server.keys import ANONYMOUS, ApiKeys, Principal, token_of
 from whosaid.server.metrics import Metrics
 from whosaid.server.realtime.client_secrets import PREFIX, ClientSecrets
 from whosaid.server.realtime.handshake import NO_STATUS, UPGRADED, Handshake
@@ -334,7 +334,8 @@ class Gate:
         if path != JOBS and (key := key_of(headers)):
             app = partial(self._idempotent.answer, principal, key)
         with ExitStack() as held:
-            held.enter_context(_counted(account))
+            if account:
+                held.enter_context(account.request())
             permit = held.enter_context(self.admission.permits.take())
             self.admission.check_length(headers)
             check_type(path, headers)
@@ -353,7 +354,8 @@ class Gate:
             config = self._open(handshake)
             self.admission.check_live()
             account = handshake.scope["state"]["principal"].account
-            with _counted(account), self.admission.live.take() as place:
+            counted = account.request() if account else nullcontext()
+            with counted, self.admission.live.take() as place:
                 try:
                     await handshake.run(self.app, place, config)
                 finally:
@@ -432,10 +434,6 @@ def route_of(path: str) -> str:
     if path.startswith(f"{JOBS}/"):
         return f"{JOBS}/{{job}}"
     return PAGE if path == PAGE or path.startswith(f"{PAGE}/") else "other"
-
-
-def _counted(account: Account | None) -> AbstractContextManager[None]:
-    return nullcontext() if account is None else account.request()
 
 
 def _sender(asked: RequestContext | Handshake) -> str:

@@ -87,19 +87,23 @@ class Account:
     @contextmanager
     def request(self) -> Iterator[None]:
         """Count a request during the block. Raises Refusal beyond the limits."""
-        most, seconds = self.limits.max_requests, self.limits.audio_seconds_per_day
-        if most is not None and self._requests >= most:
+        if (most := self.limits.max_requests) is not None and self._requests >= most:
             text = f"{most} requests of {self.name} are waiting, the most that its key allows"
             raise Refusal(Kind.BUSY, text, retry_after=RETRY_S)
-        if seconds is not None and self._today() >= seconds:
-            text = f"{self.name} has used the {seconds:g} s of audio that its key allows a day"
-            left = ceil(self._day + DAY_S - now())
-            raise Refusal(Kind.QUOTA_EXCEEDED, text, retry_after=left)
+        self.check_audio()
         self._requests += 1
         try:
             yield
         finally:
             self._requests -= 1
+
+    def check_audio(self) -> None:
+        """Raise Refusal if the day's audio is used."""
+        seconds = self.limits.audio_seconds_per_day
+        if seconds is not None and self._today() >= seconds:
+            text = f"{self.name} has used the {seconds:g} s of audio that its key allows a day"
+            left = ceil(self._day + DAY_S - now())
+            raise Refusal(Kind.QUOTA_EXCEEDED, text, retry_after=left)
 
     def charge(self, seconds: float) -> None:
         self._seconds = self._today() + seconds

@@ -138,7 +138,6 @@ class Metrics:
         self.body_bytes = Histogram(
             "asr_body_bytes", "Size of request bodies", buckets=BYTES, registry=self.registry
         )
-
         self.key_requests = counter("asr_key_requests", "Requests of a key's name", ["key", "code"])
         self.key_audio = counter("asr_key_audio_seconds", "Audio of a key's name", ["key"])
 

@@ -100,7 +100,6 @@ class _Retry(Exception):
     """Try again, after the server's `seconds`, or raise `error`. `lost`: it may have been sent."""
 
     def __init__(self, error: Failed, lost: bool, seconds: float | None = None) -> None:
-        super().__init__(str(error))
         self.error, self.lost, self.seconds = error, lost, seconds
 
 

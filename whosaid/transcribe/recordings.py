@@ -147,8 +147,7 @@ class Recording:
         if not there:
             return []
         answer = self.kept_answer()
-        texts = {} if answer is None else _output(answer)
-        known = {"json"} if answer is not None else set()
+        texts, known = ({}, set()) if answer is None else (_output(answer), {"json"})
         known |= {name for name in there if _says(self.output(name), texts.get(name))}
         return [name for name in there if name not in known]
 

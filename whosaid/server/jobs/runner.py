@@ -157,7 +157,9 @@ class JobRunner:
     async def _result(self, job: str, kept: bytes) -> Result:
         """Transcribe a job's recording. Raises EndpointError, OSError."""
         request, key = await asyncio.to_thread(self._read_request, job, kept)
-        events = self._service.stream(request, account=self._keys.account(key))
+        if account := self._keys.account(key):
+            account.check_audio()  # other jobs may have used it since this one was accepted
+        events = self._service.stream(request, account=account)
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Decoded):
