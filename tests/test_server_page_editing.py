@@ -307,7 +307,8 @@ def test_a_paste_or_a_drop_inserts_text_alone(desk, name):
     caret_at(desk, 7, 4)
     desk.browser.execute_script("""
         const [name] = arguments;
-        const { right, bottom } = [...document.querySelectorAll(".word")].at(-1).getBoundingClientRect();
+        const words = [...document.querySelectorAll(".word")];
+        const { right, bottom } = words.at(-1).getBoundingClientRect();
         const data = new DataTransfer();
         data.setData("text/html", "<img src=x onerror=alert(1)><b>thank</b> you");
         data.setData("text/plain", " thank\\nyou");

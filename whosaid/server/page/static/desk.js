@@ -147,7 +147,8 @@ export class Desk {
   async #download(format) {
     const layout = this.page.layout();
     if (!layout) return;
-    const [{ file }, { answer, names }] = [this.record, this.editor];
+    const { file } = this.record;
+    const { answer, names } = this.editor;
     try {
       const made = await fileOf(format, answer, names, { ...layout, recording_name: file });
       saveAs(`${stemOf(file) || "recording"}.${format}`, made);
