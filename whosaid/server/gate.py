@@ -391,7 +391,9 @@ class Gate:
     def _count(self, asked: RequestContext | Handshake, status: int, code: str) -> None:
         self._metrics.requests.labels(route_of(asked.scope["path"]), status, code).inc()
         if (principal := _principal(asked)) and principal.account:
-            self._metrics.key_requests.labels(principal.account.name, code).inc()
+            requests, name = self._metrics.key_requests, principal.account.name
+            requests.labels(name, Kind.QUOTA_EXCEEDED.name)  # from 0 on: a rate needs its start
+            requests.labels(name, code).inc()
 
     def _log_request(self, context: RequestContext, request_id: str) -> None:
         metrics, route = self._metrics, route_of(context.scope["path"])
