@@ -121,8 +121,7 @@ def _variable(text: str) -> tuple[str, str]:
     if not equals or not VARIABLE.fullmatch(name):
         raise argparse.ArgumentTypeError("not of the form NAME=VALUE")
     if instead := SECRET_VARIABLES.get(name.upper()):
-        wrong = f"{name} is a secret: set {instead} in the environment instead"
-        raise argparse.ArgumentTypeError(wrong)
+        raise argparse.ArgumentTypeError(f"{name} is a secret: set {instead} in the environment")
     if name.upper() in MODEL_OPTIONS:
         raise argparse.ArgumentTypeError(f"{name} is given by {MODEL_OPTIONS[name.upper()]}")
     return name, value
@@ -239,11 +238,11 @@ def _wrong_variable(variables: Mapping[str, str]) -> str | None:
         return f"--env: {misspelt[0]}"
     given: dict[str, Any] = {name.lower(): value for name, value in variables.items() if value}
     given |= {name.lower(): ModelReference("elsewhere") for name in MODEL_VARIABLES}
+    given["api_keys_file"] = None  # a file of the container
     for settings in (ModelSettings, ServerSettings):
-        defaults = {name: field.default for name, field in settings.model_fields.items()}
+        fields = settings.model_fields.items()
         try:
-            own = {name: value for name, value in given.items() if name in defaults}
-            settings.from_environment(**defaults | own)
+            settings.from_environment(**{name: given.get(name, it.default) for name, it in fields})
         except ValueError as error:
             return f"--env: {error}"
     return None
@@ -290,7 +289,8 @@ def _model_faults(
     if info is None:
         yield f"{what}: the Hub has no {model} that the token can read"
         return
-    if what == "--model" and not any(name.endswith(".safetensors") for name in _files(info)):
+    weights = (".safetensors", "/model.bin")  # the last is CTranslate2's
+    if what == "--model" and not any(f"/{name}".endswith(weights) for name in _files(info)):
         yield f"{what}: {model.name} has no safetensors weights, and pickled ones are not loaded"
     if info.gated and token:
         # The account of `token` has to accept the conditions of each of these.
@@ -330,8 +330,9 @@ def endpoint_arguments(options: argparse.Namespace, secrets: dict[str, str]) -> 
     """Return the keywords of `create_inference_endpoint`. Raises DeployError for an API_KEY that
     clients could not send beside the token of the platform's proxy.
     """
-    if "API_KEY" in secrets and (options.container, options.type) != (CUSTOM, "public"):
-        raise DeployError("ENDPOINT_API_KEY needs --container custom --type public")
+    for variable, given in (("API_KEY", "ENDPOINT_API_KEY"), ("API_KEYS_FILE", "API_KEYS_FILE")):
+        if variable in secrets and (options.container, options.type) != (CUSTOM, "public"):
+            raise DeployError(f"{given} needs --container custom --type public")
     models = {name: getattr(options, name.lower()) for name in MODEL_VARIABLES}
     shown = {name: value for name, value in options.env if not SECRET_NAME.search(name)}
     # The platform's proxy sends its own host names.
@@ -478,8 +479,7 @@ def run(options: argparse.Namespace, secrets: dict[str, str]) -> None:
             check_fixed(existing, arguments)
     elif not options.dry_run:
         raise DeployError("no token: set HF_TOKEN or run `hf auth login`")
-    own = secrets.get("HF_TOKEN")
-    if faults := check(options, managing, own, keeps=existing is not None):
+    if faults := check(options, managing, secrets.get("HF_TOKEN"), existing is not None):
         raise DeployError("\ndeploy.py: ".join(faults))
     if options.dry_run:
         hidden = dict.fromkeys(secrets, HIDDEN) or None

@@ -376,7 +376,9 @@ class TestChecks:
         assert "deploy.py: --assistant: the Hub has no a/none@v1 that the token can read" in told
 
     def test_repositories_without_what_is_needed(self, platform, lines):
-        platform.files |= {"me/handler": ["README.md"], "a/pickled": ["pytorch_model.bin"]}
+        files = {"a/pickled": ["pytorch_model.bin"], "a/ctranslate2": ["model.bin"]}
+        platform.files |= files | {"me/handler": ["README.md"]}
+        assert "a/ctranslate2" not in lines("--model", "a/ctranslate2")
         told = lines("--model", "a/pickled")
         assert "me/handler has no handler.py: upload this repository to it" in told
         assert "a/pickled has no safetensors weights" in told
@@ -409,6 +411,7 @@ class TestChecks:
 class TestCommandLine:
     @pytest.mark.parametrize("options", [[], ["--container", "custom", "--image", "ours:1"]])
     def test_a_key_that_no_client_could_send(self, platform, capsys, monkeypatch, options):
+        told = "needs --container custom --type public"
+        assert told in failure(capsys, *options, "--env", "API_KEYS_FILE=/no/file")
         monkeypatch.setenv("ENDPOINT_API_KEY", KEY)
-        line = failure(capsys, *options)
-        assert line == "ENDPOINT_API_KEY needs --container custom --type public"
+        assert failure(capsys, *options) == f"ENDPOINT_API_KEY {told}"

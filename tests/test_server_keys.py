@@ -129,7 +129,8 @@ async def test_a_keys_requests_and_audio_are_limited(file, monkeypatch):
     for each in (await first, await call(app, headers=with_key(SECOND), parts=HELLO)):
         assert each.status == 200  # each has 1.5 s of audio
     spent = await call(app, headers=with_key(ALICE), parts=HELLO)
-    assert (spent.status, spent.code, spent.headers["retry-after"]) == (429, "QUOTA_EXCEEDED", "400")
+    assert (spent.status, spent.code) == (429, "QUOTA_EXCEEDED")
+    assert spent.headers["retry-after"] == "400"
     assert (await call(app, headers=with_key(BOB), parts=HELLO)).status == 200
     clock.now += 400  # midnight
     assert (await call(app, headers=with_key(ALICE), parts=HELLO)).status == 200

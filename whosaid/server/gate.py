@@ -391,9 +391,8 @@ class Gate:
     def _count(self, asked: RequestContext | Handshake, status: int, code: str) -> None:
         self._metrics.requests.labels(route_of(asked.scope["path"]), status, code).inc()
         if (principal := _principal(asked)) and principal.account:
-            requests, name = self._metrics.key_requests, principal.account.name
-            requests.labels(name, Kind.QUOTA_EXCEEDED.name)  # from 0 on: a rate needs its start
-            requests.labels(name, code).inc()
+            for each, number in ((Kind.QUOTA_EXCEEDED.name, 0), (code, 1)):  # its rate needs a 0
+                self._metrics.key_requests.labels(principal.account.name, each).inc(number)
 
     def _log_request(self, context: RequestContext, request_id: str) -> None:
         metrics, route = self._metrics, route_of(context.scope["path"])
