@@ -29,9 +29,9 @@ SPEECH = 3 * 16_000  # where the conversation's longest turn begins
 # File name -> what ffmpeg is told beside the name.
 FORMATS = {
     **dict.fromkeys(("a.wav", "a.flac", "a.m4a", "a.aac", "a.aiff", "a.au", "a.caf", "a.w64"), ""),
-    **dict.fromkeys(("a.wma", "a.mp2", "a.ac3"), ""), "mulaw.wav": "-c:a pcm_mulaw",
+    **dict.fromkeys(("a.wma", "a.mp2", "a.ac3", "a.wv", "a.tta"), ""), "alac.m4a": "-c:a alac",
     "adpcm.wav": "-c:a adpcm_ms", "a.mp3": "-b:a 96k", "faststart.m4a": "-movflags +faststart",
-    "fragmented.mp4": "-movflags frag_keyframe+empty_moov", "alac.m4a": "-c:a alac",
+    "fragmented.mp4": "-movflags frag_keyframe+empty_moov", "mulaw.wav": "-c:a pcm_mulaw",
     "opus.ogg": "-c:a libopus -b:a 64k", "vorbis.ogg": "-c:a libvorbis",
     "speex.ogg": "-c:a libspeex -ar 16000", "a.webm": "-c:a libopus -b:a 64k", "a.mka": "-c:a flac",
     "a.flv": "-ar 44100", "a.3gp": "-c:a aac",

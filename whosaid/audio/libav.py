@@ -62,6 +62,8 @@ MAX_REREADING = 4
 _MAX_FRAME = 1 << 20  # samples a channel
 _PACKET_SLACK = 1.0  # seconds; packets include encoder padding, which decoding trims
 _DECLARED_SLACK = 0.2  # seconds; headers are rounded, and include padding
+# Codecs whose damage would be heard as noise, unless their checksums are verified.
+_CHECKED = {name: {"err_detect": "crccheck+explode"} for name in ("flac", "tta", "wavpack")}
 _SILENCE_LEFT_OUT = ("libopus", "opus", "speex")  # their encoders send no packets for silence
 # Bytes. The writer of a WAV to a pipe does not know its size, and claims this or more.
 _UNSIZED_RIFF = 2_000_000_000
@@ -267,7 +269,7 @@ def _open_decoder(stream: AudioStream) -> None:
         raise InvalidAudio(f"its audio codec is not supported{_described_codec(stream)}")
     _check_format(codec.sample_rate, codec.channels)
     codec.thread_count = 1
-    codec.options = {"max_samples": str(_MAX_FRAME)}
+    codec.options = {"max_samples": str(_MAX_FRAME)} | _CHECKED.get(codec.name, {})
     codec.open()
 
 
