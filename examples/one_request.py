@@ -27,4 +27,6 @@ def main(recording: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_file():
+        sys.exit(__doc__)
     main(sys.argv[1])

@@ -20,8 +20,7 @@ from whosaid.audio.decode import AudioLimits, decode_audio
 def main(recording: str) -> None:
     models = load_whisper(Checkpoint(f"{DEMO_MODELS}/asr"), torch.device("cpu"), torch.float32)
     transcriber = Transcriber(with_assistant(models, Checkpoint(f"{DEMO_MODELS}/assistant")))
-    limits = AudioLimits(max_seconds=7200, max_bytes=2**29)
-    samples = decode_audio(Path(recording).read_bytes(), 16_000, limits).samples
+    samples = decode_audio(Path(recording).read_bytes(), 16_000, AudioLimits(7200, 2**29)).samples
     schedule = Schedule(samples, transcriber.detect_speech(samples), limit=30 * 16_000)
     window, prompt = schedule.ready()[0], models.special_tokens.prompt("en", "transcribe", True)
     for drafts in (0, 4):
@@ -35,4 +34,6 @@ def main(recording: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_file():
+        sys.exit(__doc__)
     main(sys.argv[1])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from config import REPOSITORY, SPEAKERS_MODEL, ModelReference
+from config import REPOSITORY, SPEAKERS_MODEL, InferenceConfig, ModelReference
 from whosaid.cli.parser import CommandParser, one_of, option, whole_number
 from whosaid.errors import EndpointError
 
@@ -67,6 +67,9 @@ def _train(options: Namespace) -> None:
     from whosaid.runtime.device import choose_device, prepare_device
     from whosaid.timebase import SAMPLE_RATE
 
+    language = InferenceConfig.read({"language": options.language}).language or "en"
+    if not options.minutes > 0:
+        raise ValueError("--minutes: should be more than 0")
     there = {each.name for each in options.out.glob("*")}
     if there - {TEXTS, STATE, FILE, "README.md"} or (there and TEXTS not in there):
         raise ValueError(f"{options.out}: has files of others; choose a new folder")
@@ -86,24 +89,20 @@ def _train(options: Namespace) -> None:
     models = load_whisper(Checkpoint(named.name, named.revision), device, torch.float32)
     torch.manual_seed(0)
     pipeline = options.pipeline or str(REPOSITORY / SPEAKERS_MODEL)
-    distillation = Distillation(models, options.rank, options.language, pipeline)
+    distillation = Distillation(models, options.rank, language, pipeline)
     targets = distillation.targets(pieces, options.out / TEXTS)
     if {each.piece.frames for each in targets} != WINDOWS.keys():
         raise ValueError(f"{options.recordings}: the model finds no usable text in the recordings")
-    state, mixtures = options.out / STATE, 0
-    minutes, initial = options.minutes, options.initial
-    for mixtures, losses in train(distillation, targets, pieces, minutes, state, initial):
+    names = {"model": options.model, "file": FILE, "command": COMMAND}
+    speakers = {each.speaker for each in pieces}
+    seconds = sum(len(each.samples) for each in pieces) / len(WINDOWS) / SAMPLE_RATE
+    sizes = {"voices": len(speakers), "speech": seconds / 60}
+    limits = options.minutes, options.out / STATE, options.initial
+    for mixtures, losses in train(distillation, targets, pieces, *limits):
         distillation.save(options.out / FILE)
+        card = CARD.format(**names, **sizes, mixtures=mixtures)
+        (options.out / "README.md").write_text(card, encoding="utf-8")
         print("{:,} mixtures: cross entropy {:.3f}, distance {:.3f}".format(mixtures, *losses))
-    card = CARD.format(
-        model=options.model,
-        file=FILE,
-        command=COMMAND,
-        mixtures=mixtures,
-        voices=len({each.speaker for each in pieces}),
-        speech=sum(len(each.samples) for each in pieces) / len(WINDOWS) / SAMPLE_RATE / 60,
-    )
-    (options.out / "README.md").write_text(card, encoding="utf-8")
     print(f"encoder in {options.out}")
 
 

@@ -146,9 +146,8 @@ def mix(
         if kind == "apart":
             start = first - length if first > target.frames - stop else stop
         elif generator.random() < WITHIN:
-            start = int(
-                generator.integers(min(first, stop - length), max(first, stop - length) + 1)
-            )
+            earliest, latest = sorted((first, stop - length))
+            start = int(generator.integers(earliest, latest + 1))
         else:
             earliest, latest = first - length + LEAST_OVERLAP, stop - LEAST_OVERLAP
             start = int(generator.integers(earliest, latest))

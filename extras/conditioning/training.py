@@ -69,9 +69,7 @@ class Distillation:
         network = WhisperForConditionalGeneration.from_pretrained(**models.checkpoint.source)
         self.network = network.float().requires_grad_(False).to(models.device).eval()
         self.masks = DiarizerMasks(pipeline)
-        self.log_mel = {
-            frames: LogMel(models.feature_extractor, models.device) for frames in WINDOWS
-        }
+        self.log_mel = {each: LogMel(models.feature_extractor, self.device) for each in WINDOWS}
         for frames, log_mel in self.log_mel.items():
             log_mel.n_samples = frames * SAMPLES_PER_TOKEN
 
@@ -194,6 +192,8 @@ def train(
     if state.is_file():
         kept = torch.load(state, weights_only=True)
         for name, each in parameters.items():
+            if kept["parameters"][name].shape != each.shape:
+                raise ValueError(f"{state}: is of another --rank; choose a new folder")
             each.data.copy_(kept["parameters"][name])
         optimizer.load_state_dict(kept["optimizer"])
         step, seconds = kept["step"], kept["seconds"]

@@ -334,18 +334,17 @@ class _Recording:
         """Yield the seconds of the packets read so far with the gaps between them, now and then and
         at the end. `separate` channels are added up. Decodes nothing. Raises AudioTooLong.
         """
-        seconds, timeline = 0.0, self.timeline
+        timeline = self.timeline
         if self.separate:
             self.channels = self.stream.codec_context.channels
         for number, packet in enumerate(timeline.steady(self._packets()), 1):
             duration = (packet.duration or 0) * float(self.stream.time_base)
             gap = max(0.0, timeline.offset(timeline.seconds(packet)))
             timeline.position += gap + duration
-            seconds += gap + duration
-            self._require_length(seconds, _PACKET_SLACK)
+            self._require_length(timeline.position, _PACKET_SLACK)
             if number % STEP_PACKETS == 0:
-                yield seconds * self.channels
-        yield seconds * self.channels
+                yield timeline.position * self.channels
+        yield timeline.position * self.channels
 
     def blocks(self, sampling_rate: int) -> Iterator[Sequence[NDArray[np.float32]]]:
         """Yield float32 samples at 16 kHz, (n,) of each channel, one format after another."""

@@ -165,15 +165,19 @@ def test_the_endpoint_reads_a_trained_and_continued_encoder(run, model_folder):
     for name, each in after["parameters"].items():
         assert torch.equal(found[name], each.half().float())
     assert "of 2 voices" in (out / "README.md").read_text()
+    with pytest.raises(SystemExit, match="is of another --rank"):
+        run(2, 0.01, "--rank", "3")
     initial = out.rename(out.with_name("initial")) / "conditioning.safetensors"
     with pytest.raises(SystemExit, match=r"lora_a of --rank 1 or less"):
         run(2, 0.01, "--initial", str(initial), "--rank", "1")
-    run(2, 0.0, "--initial", str(initial), "--rank", "3")
+    run(2, 1e-6, "--initial", str(initial), "--rank", "3")
     (out / "texts.json").unlink()
     with pytest.raises(SystemExit, match="has files of others"):
         run(2, 0.01)
 
 
-def test_one_voice_is_too_few(run):
-    with pytest.raises(SystemExit, match="at least two voices"):
-        run(1, 0.01)
+def test_one_voice_no_time_and_unknown_languages_are_refused(run):
+    wrong = [(1, 0.01, "en", "two voices"), (2, 0, "en", "--minutes"), (2, 1, "xx", "language: ")]
+    for voices, minutes, language, told in wrong:
+        with pytest.raises(SystemExit, match=told):
+            run(voices, minutes, "--language", language)

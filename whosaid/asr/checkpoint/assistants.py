@@ -72,7 +72,7 @@ def with_conditioning(models: WhisperModels, checkpoint: Checkpoint | None = Non
     path = None if chosen is None else find_file(chosen.source, FILE)
     if path is None:
         if checkpoint is not None:
-            raise StartError(f"{checkpoint.name} has no {FILE}")
+            raise StartError(f"{checkpoint.name} has no {FILE}, or the hub cannot be reached")
         return models
     if models.conditioning is not None:
         raise StartError(f"{models.name} is conditioned already, without {path}")
