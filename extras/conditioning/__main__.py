@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from config import REPOSITORY, SPEAKERS_MODEL, InferenceConfig, ModelReference
 from whosaid.cli.parser import CommandParser, one_of, option, whole_number
 from whosaid.errors import EndpointError
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         _train(options)
-    except (EndpointError, OSError, ValueError) as error:
+    except (EndpointError, OSError, SafetensorError, ValueError) as error:
         sys.exit(f"{COMMAND}: {error}")
 
 
@@ -93,14 +95,13 @@ def _train(options: Namespace) -> None:
     targets = distillation.targets(pieces, options.out / TEXTS)
     if {each.piece.frames for each in targets} != WINDOWS.keys():
         raise ValueError(f"{options.recordings}: the model finds no usable text in the recordings")
-    names = {"model": options.model, "file": FILE, "command": COMMAND}
     speakers = {each.speaker for each in pieces}
+    facts = {"model": options.model, "file": FILE, "command": COMMAND, "voices": len(speakers)}
     seconds = sum(len(each.samples) for each in pieces) / len(WINDOWS) / SAMPLE_RATE
-    sizes = {"voices": len(speakers), "speech": seconds / 60}
     limits = options.minutes, options.out / STATE, options.initial
     for mixtures, losses in train(distillation, targets, pieces, *limits):
         distillation.save(options.out / FILE)
-        card = CARD.format(**names, **sizes, mixtures=mixtures)
+        card = CARD.format(**facts, mixtures=mixtures, speech=seconds / 60)
         (options.out / "README.md").write_text(card, encoding="utf-8")
         print("{:,} mixtures: cross entropy {:.3f}, distance {:.3f}".format(mixtures, *losses))
     print(f"encoder in {options.out}")

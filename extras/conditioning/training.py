@@ -140,10 +140,8 @@ class Distillation:
         before = [IGNORED] * (len(self.prompt) - 1)
         wanted = [torch.tensor([*before, *tokens]) for tokens in texts]
         pad = nn.utils.rnn.pad_sequence
-        return (
-            pad(read, batch_first=True).to(self.device),
-            pad(wanted, batch_first=True, padding_value=IGNORED).to(self.device),
-        )
+        padded = pad(read, batch_first=True), pad(wanted, batch_first=True, padding_value=IGNORED)
+        return padded[0].to(self.device), padded[1].to(self.device)
 
     def save(self, path: Path) -> None:
         """Write the file that `CONDITIONING_MODEL` reads, in float16."""

@@ -364,8 +364,7 @@ class _Recording:
 
     def warnings(self) -> list[str]:
         warnings = []
-        others = len(self.container.streams.audio) - 1
-        if others:
+        if others := len(self.container.streams.audio) - 1:
             warnings.append(
                 f"the file has {others + 1} audio streams: stream {self.stream.index} was decoded"
             )

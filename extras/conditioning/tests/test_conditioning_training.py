@@ -170,6 +170,8 @@ def test_the_endpoint_reads_a_trained_and_continued_encoder(run, model_folder):
     initial = out.rename(out.with_name("initial")) / "conditioning.safetensors"
     with pytest.raises(SystemExit, match=r"lora_a of --rank 1 or less"):
         run(2, 0.01, "--initial", str(initial), "--rank", "1")
+    with pytest.raises(SystemExit, match="deserializing header"):
+        run(2, 0.01, "--initial", __file__)
     run(2, 1e-6, "--initial", str(initial), "--rank", "3")
     (out / "texts.json").unlink()
     with pytest.raises(SystemExit, match="has files of others"):
