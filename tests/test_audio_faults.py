@@ -98,6 +98,15 @@ class TestFaults:
         intact = len(result.samples) - 2_000
         assert np.abs(result.samples[:intact] - whole.samples[:intact]).max() < 1e-6
 
+    @pytest.mark.parametrize(
+        ("name", "codec"), [("a.mkv", "aac"), ("a.avi", "mp3"), ("a.webm", "libopus")]
+    )
+    def test_a_film_cut_short_has_a_warning(self, source, name, codec):
+        video = ("-c:v", "libvpx") if codec == "libopus" else ("-c:v", "mpeg4")
+        film = files.with_video(source, name, "-c:a", codec, *video)
+        assert decoded(film).warnings == ()
+        assert "cut short" in "".join(decoded(film[: len(film) * 3 // 4]).warnings)
+
     @pytest.mark.parametrize("name", ["a.m4a", "alac.m4a", "a.3gp"])
     def test_a_file_cut_before_its_index_is_refused(self, every_format, name):
         with pytest.raises(InvalidAudio):

@@ -67,6 +67,8 @@ _CHECKED = {name: {"err_detect": "crccheck+explode"} for name in ("flac", "tta",
 _SILENCE_LEFT_OUT = ("libopus", "opus", "speex")  # their encoders send no packets for silence
 # Bytes. The writer of a WAV to a pipe does not know its size, and claims this or more.
 _UNSIZED_RIFF = 2_000_000_000
+# From a Matroska's or WebM's first bytes to the size of its segment.
+_MATROSKA = re.compile(rb"\x1a\x45\xdf\xa3.{,4096}?\x18\x53\x80\x67", re.DOTALL)
 _FORMAT = attrgetter("sample_rate", "layout.nb_channels", "layout.name", "format.name")
 # An ID3v2 tag, whose size has seven bits a byte. The match is the magic number alone, so that
 # tags within tags are found too.
@@ -539,6 +541,13 @@ class _Recording:
             page = data.rfind(b"OggS")
             lacing = data[page + 27 : page + 27 + data[page + 26]] if len(data) > page + 26 else b""
             return not lacing or page + 27 + len(lacing) + sum(lacing) > len(data)
+        if data.startswith(b"RIFF") and data[8:12] == b"AVI ":
+            return len(data) < int.from_bytes(data[4:8], "little") + 8 < _UNSIZED_RIFF
+        if head := _MATROSKA.match(data):
+            # The bits of an unknown size are all 1.
+            width = 9 - data[head.end()].bit_length()
+            size = int.from_bytes(data[head.end() : head.end() + width]) % (1 << 7 * width)
+            return len(data) < head.end() + width + size and size + 1 < 1 << 7 * width
         return self.truncated and not _is_unsized_wav(data)
 
 
