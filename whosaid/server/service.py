@@ -9,6 +9,7 @@ from whosaid.answer.response import Answer
 from whosaid.asr import Share, Transcribed
 from whosaid.endpoint import Decoded, Endpoint, Event, Finished, answer_of
 from whosaid.endpoint.request import TranscriptionRequest
+from whosaid.errors import ServerError
 from whosaid.server.admission import Permit
 from whosaid.server.keys import Account
 from whosaid.server.metrics import Metrics
@@ -34,7 +35,8 @@ class Service:
     ) -> AsyncGenerator[Event]:
         """Yield the endpoint's events. The `permit` releases the body's bytes once its audio is
         decoded, except for a body with clips, because the clips may be slices of it. The audio, at
-        an early end that of the chunks, is charged to `account`, by default the permit's.
+        an early end that of the chunks, is charged to `account`, by default the permit's, unless
+        the server fails.
         """
         began, heard = time.monotonic(), 0.0
         if permit is not None:
@@ -58,5 +60,8 @@ class Service:
                         heard = event.answer.duration
                         self.metrics.audio_seconds.inc(heard)
                     yield event
+        except ServerError:
+            heard = 0.0
+            raise
         finally:
             self.metrics.charge(account, heard)

@@ -147,8 +147,7 @@ export class Desk {
   async #download(format) {
     const layout = this.page.layout();
     if (!layout) return;
-    const { file } = this.record;
-    const { answer, names } = this.editor;
+    const { record: { file }, editor: { answer, names } } = this;
     try {
       const made = await fileOf(format, answer, names, { ...layout, recording_name: file });
       saveAs(`${stemOf(file) || "recording"}.${format}`, made);
