@@ -305,7 +305,8 @@ def test_keys_play_while_somebody_types(desk):
 @pytest.mark.parametrize("name", ["paste", "drop"])
 def test_a_paste_or_a_drop_inserts_text_alone(desk, name):
     caret_at(desk, 7, 4)
-    desk.browser.execute_script("""
+    desk.browser.execute_script(
+        """
         const [name] = arguments;
         const words = [...document.querySelectorAll(".word")];
         const { right, bottom } = words.at(-1).getBoundingClientRect();
@@ -316,7 +317,9 @@ def test_a_paste_or_a_drop_inserts_text_alone(desk, name):
         const made = { ...given, clientX: right + 9, clientY: bottom - 3 };
         const event = name === "drop" ? new DragEvent(name, made) : new ClipboardEvent(name, made);
         document.querySelector(".ProseMirror").dispatchEvent(event);
-    """, name)
+    """,
+        name,
+    )
     assert turns(desk)[2] == ("S0", "fine thank you")
     assert desk.all("#transcript :is(img, b)") == []
 
