@@ -39,15 +39,15 @@ def spoken(count, frames=10):
 
 @given(PERIODS, st.integers(0, 60), st.integers(0, 30))
 def test_a_repetition_is_found_with_what_stands_before_it(period, before, more):
-    length = period * parts_of_stretch(period)
     part = distinct(period)
+    length = period * parts_of_stretch(part)
     tokens = distinct(before, 1000) + (part * 80)[: length + more]
     assert find_repetition(tokens + distinct(5, 2000)) == (before, len(tokens), period)
 
 
 @given(PERIODS, st.integers(0, 60))
 def test_one_token_less_is_no_repetition(period, before):
-    needed = period * parts_of_stretch(period)
+    needed = period * parts_of_stretch(distinct(period))
     tokens = (distinct(period) * needed)[: needed - 1]
     assert find_repetition(distinct(before, 1000) + tokens + distinct(9, 2000)) is None
 
@@ -70,7 +70,7 @@ def first_repetition(tokens):
     """Find the repetition by trying every end, period and start."""
     for stop in range(1, len(tokens) + 1):
         for period in range(1, LONGEST_PERIOD + 1):
-            start = stop - period * parts_of_stretch(period)
+            start = stop - period * parts_of_stretch(tokens[max(stop - period, 0) : stop])
             text = np.array(tokens[max(start, 0) : stop])
             if start >= 0 and (text[period:] == text[:-period]).all():
                 return (start, period)
@@ -79,7 +79,7 @@ def first_repetition(tokens):
 
 @given(PERIODS, st.integers(0, 30), st.integers(1, 5))
 def test_repetition_that_attention_follows_is_spoken(period, before, times):
-    count = times * parts_of_stretch(period)
+    count = times * parts_of_stretch(distinct(period))
     tokens = distinct(before, 1000) + distinct(period) * count + distinct(7, 2000)
     loop, once = read_repetitions(tokens, attention_at(spoken(len(tokens)), 10 * len(tokens)))
     assert loop is None
@@ -89,7 +89,7 @@ def test_repetition_that_attention_follows_is_spoken(period, before, times):
 @given(PERIODS, st.integers(0, 30), st.sampled_from(["still", "to and fro", "back", "again"]))
 def test_repetition_without_attention_is_a_loop(period, before, how):
     """In "again" each part attends to the same audio, but for one of its tokens."""
-    tokens = distinct(before, 1000) + distinct(period) * parts_of_stretch(period) * 2
+    tokens = distinct(before, 1000) + distinct(period) * parts_of_stretch(distinct(period)) * 2
     there_and_back = [900 + 300 * (each % 2) for each in range(len(tokens))]
     back, still = spoken(len(tokens))[::-1], [900] * len(tokens)
     parts = [divmod(each - before, period) for each in range(len(tokens))]
@@ -102,7 +102,7 @@ def test_repetition_without_attention_is_a_loop(period, before, how):
 
 @given(st.integers(1, LONGEST_PERIOD), st.integers(1, 3), st.integers(0, 3))
 def test_repetition_beyond_the_last_spoken_word_is_cut(period, stretches, extra):
-    count = parts_of_stretch(period)
+    count = parts_of_stretch(distinct(period))
     heard = stretches * count + min(extra, (count - 1) // 2)
     tokens = distinct(period) * (heard + 2 * count)
     end = 10 * heard * period

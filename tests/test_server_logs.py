@@ -13,7 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import http_backoff
 
 from tests.helpers.asgi import JSON, call
-from tests.test_server_jobs_callbacks import asking, jobs, listening, told
+from tests.test_server_jobs_callbacks import Receiver, asking, jobs, told
 from whosaid.runtime.servers import BODY_FOLLOWS, hide_bodies, keep_one_line
 from whosaid.server.__main__ import log_to_stderr
 from whosaid.transcribe.client import Client, Failed
@@ -89,7 +89,7 @@ def test_the_log_holds_no_token_of_outgoing_requests(stderr, tmp_path, monkeypat
             sent = await call(app, "POST", "/v1/jobs", JSON, asking(url))
             await told(app, sent.json["id"], 1)
 
-    with listening() as receiver:
+    with Receiver() as receiver:
         url = f"http://{receiver.host}/{CANARY}?X-Amz-Signature={CANARY}&token={CANARY}"
         asyncio.run(call_back(url))
         receiver.statuses = [503]

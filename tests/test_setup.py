@@ -13,7 +13,7 @@ from config import REPOSITORY
 
 PROGRAMS = (
     *("awk", "bash", "cat", "chmod", "cksum", "cp", "dirname", "env", "flock", "grep", "id"),
-    *("mkdir", "mktemp", "rm", "sed", "sleep", "touch", "uname"),
+    *("mkdir", "mktemp", "readlink", "rm", "sed", "sleep", "touch", "uname"),
 )
 PYTHON = rf"""#!/usr/bin/env bash
 case "$*" in
