@@ -120,6 +120,15 @@ class TestFaults:
         assert 1.5 < result.duration < 2.1
         assert np.abs(result.samples).max() < 0.6
 
+    @pytest.mark.parametrize("name", ["a.flac", "a.tta", "a.wv"])
+    def test_a_damaged_byte_moves_no_time(self, name):
+        """libav returns no error for a FLAC frame beside others in a packet."""
+        data = bytearray(files.encoded(files.wav_file(files.speech(15.0), 16_000), name))
+        data[len(data) // 2] ^= 255
+        result = decoded(bytes(data))
+        assert "silence" in "".join(result.warnings)
+        assert result.duration == 15.0
+
     def test_damaged_files_raise_only_documented_errors(self, every_format):
         whole = [*every_format.values(), files.amr_file(100)]
         rng = random.Random(0)

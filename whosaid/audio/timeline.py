@@ -21,6 +21,8 @@ from whosaid.audio.filters import filtered
 # Seconds between two frames that are no gap, because timestamps are rounded and encoders' padding
 # is cut off. ffmpeg's aresample tolerates as much.
 TOLERANCE = 0.1
+# The same for formats that count samples, in which each lost frame shows.
+_COUNTED, _COUNTED_TOLERANCE = ("flac", "tta", "wv"), 0.001
 # A clock that goes back further starts anew, as in joined files. ffmpeg does the same.
 LONGEST_OVERLAP = 10.0  # seconds
 # In a broadcast a longer gap means another clock, for example of advertisements within a film.
@@ -59,6 +61,7 @@ class Timeline:
         self.jumps: list[tuple[float, float]] = []
         self.has_clock = format_name in _CLOCKED
         self._tick = float(stream.time_base or 0)
+        self._tolerance = _COUNTED_TOLERANCE if format_name in _COUNTED else TOLERANCE
         self.begin = begin
         self._origin = self.begin if self.has_clock else 0.0
         self._first: float | None = None
@@ -80,7 +83,7 @@ class Timeline:
         offset = start - self._origin - self.position
         if self._first is None:
             self._first = start
-        if abs(offset) <= TOLERANCE:
+        if abs(offset) <= self._tolerance:
             return 0.0
         if offset > 0:
             believed = start <= self._last and offset <= self._longest_gap
