@@ -8,7 +8,7 @@ memory, so a restart of the server invalidates them.
 import hashlib
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from whosaid.server.clock import now
 from whosaid.server.errors import Kind, Refusal
@@ -23,12 +23,14 @@ RANDOM_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ClientSecret:
-    """`value` opens sessions of a `key` with `config` until `expires_at` (since 1970, in s)."""
+    """`value` opens sessions with `config` until `expires_at` (since 1970, in s), while `key`, the
+    token that created it, is valid.
+    """
 
-    value: str
+    value: str = field(repr=False)
     expires_at: int
     config: SessionConfig
-    key: bytes
+    key: bytes = field(repr=False)
 
 
 class ClientSecrets:
@@ -40,7 +42,7 @@ class ClientSecrets:
         self._secrets: dict[bytes, ClientSecret] = {}
 
     def create(self, seconds: int, config: SessionConfig, key: bytes) -> ClientSecret:
-        """Create a `key`'s secret for so many seconds. Raises Refusal if there are too many."""
+        """Create a secret of a `key` for so many seconds. Raises Refusal if there are too many."""
         now = self._now()
         self._secrets = {key: each for key, each in self._secrets.items() if each.expires_at > now}
         if len(self._secrets) >= MOST_SECRETS:
