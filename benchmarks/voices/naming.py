@@ -118,8 +118,8 @@ def name_everybody(
                 tally, known, name = tallies[kind], person in clips, names.get(label)
                 tally["known" if known else "strangers"] += seconds
                 if name is not None:
-                    given_to_known = "right" if name == person else "wrong"
-                    tally[given_to_known if known else "strangers_named"] += seconds
+                    outcome = "right" if name == person else "wrong"
+                    tally[outcome if known else "strangers_named"] += seconds
     return tallies
 
 

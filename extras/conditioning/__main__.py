@@ -98,8 +98,8 @@ def _train(options: Namespace) -> None:
     speakers = {each.speaker for each in pieces}
     facts = {"model": options.model, "file": FILE, "command": COMMAND, "voices": len(speakers)}
     seconds = sum(len(each.samples) for each in pieces) / len(WINDOWS) / SAMPLE_RATE
-    limits = options.minutes, options.out / STATE, options.initial
-    for mixtures, losses in train(distillation, targets, pieces, *limits):
+    minutes, state, initial = options.minutes, options.out / STATE, options.initial
+    for mixtures, losses in train(distillation, targets, pieces, minutes, state, initial):
         distillation.save(options.out / FILE)
         card = CARD.format(**facts, mixtures=mixtures, speech=seconds / 60)
         (options.out / "README.md").write_text(card, encoding="utf-8")

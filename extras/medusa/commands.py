@@ -72,18 +72,20 @@ def _card(
     """Return the model card; `base` names the main model, `digest` identifies its weights."""
     plan, best, projection = training.plan, training.best, training.projection
     drafts = f" They draft from a shortlist of {len(projection.shortlist):,} tokens."
-    trained = {"heads": plan.heads, "epochs": training.epoch, "kept": best.number}
-    sizes = {"recordings": recordings, "texts": len(texts), "chain": best.chain}
-    sizes |= {"windows": len({text.window for text in texts})}
-    sizes |= {"positions": sum(len(text.tokens) for text in texts)}
     return CARD.read_text(encoding="utf-8").format(
-        **trained,
-        **sizes,
         base=base,
         digest=digest,
+        recordings=recordings,
+        heads=plan.heads,
         blocks="one residual block" if plan.layers == 1 else f"{plan.layers} residual blocks",
         drafts="" if projection.complete else drafts,
+        positions=sum(len(text.tokens) for text in texts),
+        texts=len(texts),
+        windows=len({text.window for text in texts}),
+        epochs=training.epoch,
+        kept=best.number,
         right=", ".join(f"{share:.1%}" for share in best.right),
+        chain=best.chain,
     )
 
 
