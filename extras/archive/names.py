@@ -18,7 +18,7 @@ from extras.archive.options import FORMATS
 LONGEST_PART = 150
 # A folder named like a result's file could block that file.
 LIKE_A_FILE = re.compile(rf".*\.({'|'.join(FORMATS)})", re.IGNORECASE | re.DOTALL)
-# Digits of the id after a name that is not unique.
+# Digits of a digest or id after a name that is not unique.
 DIGITS = 20
 
 

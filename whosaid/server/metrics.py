@@ -142,7 +142,7 @@ class Metrics:
         self.key_audio = counter("asr_key_audio_seconds", "Audio of a key's name", ["key"])
 
     def charge(self, account: Account | None, seconds: float) -> None:
-        """Count answered audio for its sender's name, if a key has one."""
+        """Count a request's or a session's audio for the name of its key, if there is one."""
         if account is not None:
             account.charge(seconds)
             self.key_audio.labels(account.name).inc(seconds)

@@ -34,9 +34,10 @@ class Service:
         account: Account | None = None,
     ) -> AsyncGenerator[Event]:
         """Yield the endpoint's events. The `permit` releases the body's bytes once its audio is
-        decoded, except for a body with clips, because the clips may be slices of it. The audio, at
-        an early end that of the chunks, is charged to `account`, by default the permit's, unless
-        the server fails.
+        decoded, except for a body with clips, because the clips may be slices of it.
+
+        Charges `account`, by default the permit's, for the audio. A stream that ends early costs
+        the audio of its text so far, and a failure of the server nothing.
         """
         began, heard = time.monotonic(), 0.0
         if permit is not None:

@@ -29,8 +29,8 @@ SCALED_TO_ZERO = {b"X-Scale-Up-Timeout": b"600"}
 JOBS, INFO = "/v1/jobs", "/info"
 # Seconds between two polls of a job.
 FIRST_PAUSE_S, LONGEST_PAUSE_S, SLOWER = 0.5, 5.0, 1.5
-# Tries: fewer if the connection was lost, because the request may be what ends the server; but jobs
-# survive that.
+# Tries: fewer if the connection was lost, because the recording may have crashed the server. Jobs
+# are looked at more often, because the server itself tries each twice at most.
 MOST_REFUSALS, MOST_LOST_CONNECTIONS = 30, 3
 # A proxy's statuses for an unreachable server. GETs are sent again, because they change nothing.
 GATEWAY = (502, 504)
@@ -48,11 +48,12 @@ KEY_WANTED = "the server needs a key: set API_KEY"
 KEY_REFUSED = "the server does not accept the key in API_KEY"
 
 # An endpoint's refusal. Codes in REFUSE_ALL concern every recording: the key, the server, a
-# parameter or a clip, of which only the number of channels depends on the recording.
+# parameter or a clip. Only the parameters in OF_CHANNELS depend on the recording.
 REFUSAL = re.compile(r"([A-Z_]+): (?:([a-z_]+)(?:\[\d+\](?:\.\w+)*)?: )?(.+)")
 OF_CHANNELS = ("channel_names", "channel_starts")
 OF_PARAMETERS = ("INVALID_PARAMETER", "INVALID_REFERENCE", "UNSUPPORTED")
-REFUSE_ALL, STOPS = (*OF_PARAMETERS, "JOBS_DISABLED", "QUOTA_EXCEEDED"), "DRAINING: "
+REFUSE_ALL = (*OF_PARAMETERS, "JOBS_DISABLED", "QUOTA_EXCEEDED")
+DRAINING = "DRAINING: "  # the beginning of the error of a server that stops
 
 
 class OnProgress(Protocol):
@@ -97,7 +98,9 @@ def failure(reason: str) -> Failed:
 
 
 class _Retry(Exception):
-    """Try again, after the server's `seconds`, or raise `error`. `lost`: it may have been sent."""
+    """Try again, after the server's `seconds` if it names any; in the end raise `error`. `lost`:
+    the server got the request, perhaps, and the connection broke.
+    """
 
     def __init__(self, error: Failed, lost: bool, seconds: float | None = None) -> None:
         self.error, self.lost, self.seconds = error, lost, seconds
@@ -297,13 +300,15 @@ def _job(response: httpx2.Response) -> dict[str, Any]:
 
 
 def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
-    """Return the answer at the end of a stream of events. Raises Failed; without an end _Retry."""
+    """Return the answer at the end of a stream of events. Raises Failed for an error event, and
+    _Retry if the stream breaks off or the server stops.
+    """
     for event in events(parts):
         kind = event.get("type")
         if "error" in event:
             error = event["error"]
             told = failure(str(error.get("message") if isinstance(error, dict) else error))
-            raise _Retry(told, lost=False) if str(told).startswith(STOPS) else told
+            raise _Retry(told, lost=False) if str(told).startswith(DRAINING) else told
         if kind == "decoded":
             on_progress(0.0, float(event["duration"]))
         elif kind == "progress":

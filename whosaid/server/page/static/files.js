@@ -9,7 +9,7 @@ const FORMATS = ["docx", "txt", "md", "html", "srt", "vtt", "tsv", "json"];
 /** The formats that an answer has: only speakers have turns for RTTM. */
 export const formatsOf = ({ speakers }) => [...FORMATS, ...(speakers.length ? ["rttm"] : [])];
 
-/** A transcript's file. Throws ApiError; JSON and TXT are written here if the server is away or takes less. */
+/** A transcript's file. Throws ApiError. JSON and TXT are written here if the server is away or finds it too large. */
 export async function fileOf(format, answer, names, parameters) {
   try {
     return await transcriptFile(format, { transcript: answer, speaker_names: names, parameters });

@@ -369,7 +369,7 @@ async function transcribe() {
   const ids = id ? [id] : [];
   for (const files of id ? [] : groups) {
     const names = files.map(({ name }) => name).join(", ");
-    const file = files.length > 1 ? [...names].slice(0, 80).join("") : names; // files can have this name
+    const file = files.length > 1 ? [...names].slice(0, 80).join("") : names; // short enough for a file's name
     const bytes = files.reduce((sum, { size }) => sum + size, 0);
     const about = { file, bytes, modified: files[0].lastModified, state: "kept", ...tracks };
     ids.push((await records.add(about, files)).id);

@@ -217,7 +217,7 @@ const answerPuts = (id, answer) => [
 export const plain = (text) =>
   text.replace(/[^\0-\x7f]/gu, withoutAccent).toLowerCase().replace(/\s/g, " ");
 
-/** Of scripts in which parts of a letter are no accents, letters stay as they are. */
+/** A letter without its accent. Letters with parts that are no accents, as in Korean, stay as they are. */
 function withoutAccent(letter) {
   const base = letter.normalize("NFD").replace(/\p{M}/gu, "");
   return base.length === letter.length ? base : letter;
