@@ -327,7 +327,7 @@ def _files(info: Any) -> set[str]:  # noqa: ANN401
 
 
 def endpoint_arguments(options: argparse.Namespace, secrets: dict[str, str]) -> dict[str, Any]:
-    """Return the keywords of `create_inference_endpoint`. Raises DeployError for an API_KEY that
+    """Return the keywords of `create_inference_endpoint`. Raises DeployError for keys that
     clients could not send beside the token of the platform's proxy.
     """
     for variable, given in (("API_KEY", "ENDPOINT_API_KEY"), ("API_KEYS_FILE", "API_KEYS_FILE")):
