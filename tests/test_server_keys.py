@@ -11,6 +11,7 @@ from tests.helpers.asgi import HELLO, JSON, call, served
 from tests.helpers.plain_batches import Clock
 from tests.test_server_jobs import ask, becoming, jobs, send
 from whosaid.asr import Share, Transcribed
+from whosaid.errors import InvalidAudio, ModelError
 from whosaid.server import keys
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.keys import ApiKeys, read_keys
@@ -152,6 +153,23 @@ async def test_a_stream_left_early_is_charged_for_its_text(file):
     await anext(leaving)
     await leaving.aclose()
     assert account._today() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"), [(ModelError("x"), 0), (RuntimeError(), 0), (InvalidAudio("x"), 1)]
+)
+async def test_failures_of_the_server_are_not_charged(file, error, seconds):
+    endpoint, app = served(api_keys_file=file)
+
+    async def broken(_):
+        yield Transcribed(0.5, 1.5, (Mock(end=1.0),))
+        raise error
+
+    endpoint.stream = broken
+    account = app._keys.authorize(ALICE.encode()).account
+    with pytest.raises(type(error)):
+        await Service(endpoint, app._metrics).answer(Mock(), Mock(account=account))
+    assert account._today() == seconds
 
 
 async def test_jobs_outlast_their_key_and_are_charged(file, tmp_path):

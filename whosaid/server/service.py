@@ -9,7 +9,7 @@ from whosaid.answer.response import Answer
 from whosaid.asr import Share, Transcribed
 from whosaid.endpoint import Decoded, Endpoint, Event, Finished, answer_of
 from whosaid.endpoint.request import TranscriptionRequest
-from whosaid.errors import ServerError
+from whosaid.errors import ClientError
 from whosaid.server.admission import Permit
 from whosaid.server.keys import Account
 from whosaid.server.metrics import Metrics
@@ -61,8 +61,9 @@ class Service:
                         heard = event.answer.duration
                         self.metrics.audio_seconds.inc(heard)
                     yield event
-        except ServerError:
-            heard = 0.0
+        except Exception as error:  # also one that the routes translate
+            if not isinstance(error, ClientError):
+                heard = 0.0
             raise
         finally:
             self.metrics.charge(account, heard)
