@@ -61,6 +61,32 @@ async def test_a_request_goes_on_without_its_client():
     assert (endpoint.outstanding, app.admission.permits.taken) == (0, 0)
 
 
+@pytest.mark.parametrize("error", [None, ValueError("broken")])
+async def test_a_client_that_returns_takes_no_second_place(error):
+    """The client may leave again. A second one is refused while it waits."""
+    endpoint, app = served(max_queue=1)
+    endpoint.error = error
+    for _ in range(3):
+        leaving = client(app, headers=ONCE, parts=HELLO)
+        running = asyncio.ensure_future(leaving.run())
+        await endpoint.began.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not running.done()
+        leaving.gone.set()
+        await running
+    again = asyncio.ensure_future(call(app, headers=ONCE, parts=HELLO))
+    await asyncio.sleep(0)
+    assert (await call(app, headers=ONCE, parts=HELLO)).code == "BUSY"
+    assert app.admission.permits.taken == 1
+    endpoint.release.set()
+    reply = await again
+    assert reply.status == (429 if error else 200)  # a request that failed is to be sent again
+    assert (len(endpoint.seen), app.admission.permits.taken) == (1, 0)
+    endpoint.error = None
+    assert (await call(app, headers=ONCE, parts=HELLO)).status == 200
+
+
 async def test_errors_and_streams_are_not_kept():
     endpoint, app = served()
     endpoint.release.set()

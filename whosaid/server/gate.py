@@ -333,6 +333,11 @@ class Gate:
         app, account = self.app, principal.account
         if path != JOBS and (key := key_of(headers)):
             app = partial(self._idempotent.answer, principal, key)
+            with self._idempotent.rejoining(principal, key) as rejoins:
+                if rejoins:
+                    self.admission.check_length(headers)
+                    await context.run(app, self.deadline)
+                    return
         with ExitStack() as held:
             if account:
                 held.enter_context(account.request())

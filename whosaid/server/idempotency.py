@@ -6,7 +6,8 @@ Answers are kept in memory, errors and streams are not. Jobs keep theirs on the 
 """
 
 import asyncio
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -41,6 +42,11 @@ def reused() -> Refusal:
     return Refusal(Kind.IDEMPOTENCY_KEY_REUSED, text)
 
 
+def failed() -> Refusal:
+    text = "the first request with this Idempotency-Key failed: send it again"
+    return Refusal(Kind.BUSY, text, retry_after=1)
+
+
 class BodyDigest:
     """Digests a received body without its form's boundary, which is new in each attempt."""
 
@@ -65,13 +71,16 @@ class BodyDigest:
 
 @dataclass
 class KeptAnswer:
-    """An answer's messages, once `task` is done; its `request`; the digest of the body."""
+    """An answer's messages, once `task` is done; its `request`; the digest of the body. It runs
+    `alone` without its client.
+    """
 
     request: tuple[object, ...]
     body: bytes = b""
     task: asyncio.Task[None] | None = None
     messages: list[Message] = field(default_factory=list)
     since: float = 0.0
+    alone: bool = False
 
     @property
     def size(self) -> int:
@@ -85,15 +94,33 @@ class IdempotentAnswers:
         self._app, self._deadline = app, deadline
         self._kept: dict[bytes, KeptAnswer] = {}  # the oldest first
 
+    @contextmanager
+    def rejoining(self, principal: Principal, key: str) -> Iterator[bool]:
+        """Yield whether a request with the key runs without its client. For the block, the client
+        that repeats it waits in that request's place, and so needs none of its own.
+        """
+        kept = self._kept.get(_digest(principal, key))
+        if kept is None or kept.messages or not kept.alone:
+            yield False
+            return
+        kept.alone = False
+        try:
+            yield True
+        finally:
+            kept.alone = True
+
     async def answer(
         self, principal: Principal, key: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Answer a request; raise Refusal if its key belongs to another."""
         self._expire()
-        digest, headers = sha256(principal.owner + key.encode()).digest(), Headers(scope=scope)
+        digest, headers = _digest(principal, key), Headers(scope=scope)
+        has_place = "permit" in scope["state"]
         body = BodyDigest(receive, headers.get("content-type", ""))
         asked = scope["path"], scope["query_string"], headers.get("accept"), announced(headers)
         if (kept := self._kept.get(digest)) is None:
+            if not has_place:
+                raise failed()
             kept = self._kept[digest] = KeptAnswer(asked, since=now())
             kept.task = asyncio.create_task(self._run(digest, kept, scope, body, send))
             try:
@@ -101,18 +128,23 @@ class IdempotentAnswers:
             except asyncio.CancelledError:  # it goes on without its client, in its place
                 held = scope["state"]["held"].pop_all()
                 kept.task.add_done_callback(partial(_ended_alone, held))
+                kept.alone = True
                 raise
             replayed: tuple[tuple[bytes, bytes], ...] = ()
         else:
             if kept.request != asked:
                 raise reused()
             assert kept.task is not None
+            # Only once its body is read, it is noticed if the client leaves.
+            own = b"" if has_place else await body.whole()
             await asyncio.wait({kept.task})
             replayed = (REPLAYED,)
             if not kept.messages:  # it failed: this request is the first again
+                if not has_place:
+                    raise failed()
                 await self.answer(principal, key, scope, receive, send)
                 return
-            if await body.whole() != kept.body:
+            if (own or await body.whole()) != kept.body:
                 raise reused()
         for message in kept.messages:
             if "headers" in message:
@@ -152,6 +184,10 @@ class IdempotentAnswers:
             if kept.messages and (old or size > MOST_BYTES or len(self._kept) > MOST):
                 size -= kept.size
                 del self._kept[digest]
+
+
+def _digest(principal: Principal, key: str) -> bytes:
+    return sha256(principal.owner + key.encode()).digest()
 
 
 def _ended_alone(held: ExitStack, task: asyncio.Task[None]) -> None:
