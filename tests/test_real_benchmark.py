@@ -20,6 +20,7 @@ from benchmarks.real.manifest import Recording, load_manifests
 from benchmarks.real.scoring import score
 from config import DEMO_MODELS
 from tests.support.speech import Voice, speak
+from whosaid.errors import InvalidAudio
 from whosaid.timebase import SAMPLE_RATE
 
 SENTENCE = "is there a hotel near the museum"
@@ -75,6 +76,12 @@ def test_a_wrong_manifest_is_one_line(text, said, tmp_path):
     assert "\n" not in str(raised.value)
     with pytest.raises(ValueError, match="No such file"):
         load_manifests([tmp_path / "nothing.json"])
+
+
+def test_an_unreadable_recording_is_named(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"no audio")
+    with pytest.raises(InvalidAudio, match=r"a\.wav: no audio"):
+        Recording(tmp_path / "a.wav").samples()
 
 
 def test_an_engine_is_a_form_with_beams_and_a_precision():

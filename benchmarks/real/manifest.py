@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.cli.manifest import read_manifest
+from whosaid.errors import InvalidAudio
 from whosaid.timebase import SAMPLE_RATE
 
 TRUTH = "truth"
@@ -41,8 +42,13 @@ class Recording:
         return {**known, "seconds": round(seconds, 3)}
 
     def samples(self) -> NDArray[np.float32]:
-        """Return the samples (n,), mono at 16 kHz, by this project's decoder."""
-        return decode_audio(self.audio.read_bytes(), SAMPLE_RATE, LIMITS).samples
+        """Return the samples (n,), mono at 16 kHz, by this project's decoder. Raises InvalidAudio
+        with the file's path.
+        """
+        try:
+            return decode_audio(self.audio.read_bytes(), SAMPLE_RATE, LIMITS).samples
+        except InvalidAudio as error:
+            raise InvalidAudio(f"{self.audio}: {error.reason}") from error
 
 
 def recordings_of(

@@ -119,15 +119,15 @@ def test_another_model_or_other_recordings_have_another_cache(recordings):
 
 
 @pytest.mark.reliability
-def test_texts_are_decoded_and_read_on_the_engines_stream(monkeypatch, tmp_path):
+def test_texts_are_decoded_and_read_on_the_engines_streams(monkeypatch, tmp_path):
     monkeypatch.setattr(Teacher, "loops", lambda *_: False)
     with emulated_cuda(monkeypatch) as device:
         teacher = Teacher(on_cuda(tiny_models()), hears_sound)
         recordings = write_recordings(tmp_path, 1, windows=2)
         device.used_streams.clear()
         assert len(teacher.read(recordings)) > 1
-        (stream,) = device.used_streams
-        assert stream.priority < 0
+        assert device.used_streams
+        assert all(stream and stream.priority < 0 for stream in device.used_streams)
 
 
 # ---- heads
