@@ -465,6 +465,16 @@ def test_cleared_audio_is_never_completed() -> None:
     assert session.done
 
 
+def test_no_item_follows_a_cleared_one() -> None:
+    """Clients order items by the one before, and never hear of one that is cleared."""
+    session = new_session(turn_detection=None)
+    for end in (session.commit, session.clear, session.commit):
+        session.feed(silence(1.0), [])
+        end()
+    told = of(session, Committed)
+    assert [(each.item_id, each.previous_item_id) for each in told] == [("0", None), ("2", "0")]
+
+
 def test_only_a_failed_final_pass_fails_its_item() -> None:
     session = new_session(turn_detection=None)
     session.feed(silence(2.0), [SpeechStarted(0)])

@@ -13,7 +13,6 @@ audio so far again and again, one at a time, and words are sent as they become f
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +140,8 @@ class LiveSession:
     ) -> None:
         self._settings, self._options = settings, options
         self._options = self.options_for(settings)
-        self._ids = pairwise(chain((None,), ids))  # each with the one before
+        self._ids = ids
+        self._previous_id: str | None = None  # of the last committed item
         self._audio = AudioBuffer()
         self._speech = Speech()
         self._language: str | None = None  # last detected
@@ -324,12 +324,10 @@ class LiveSession:
         self._end_item(item, end)
 
     def _new_item(self, begin: int) -> Item:
-        previous_id, item_id = next(self._ids)
-        assert item_id is not None
-        return Item(item_id, previous_id, begin, self._language)
+        return Item(next(self._ids), self._previous_id, begin, self._language)
 
     def _end_item(self, item: Item, end: int) -> None:
-        self._current = None
+        self._current, self._previous_id = None, item.id
         self._ended.add(item, end)
         self._events += [Committed(item.id, item.previous_id), ItemAdded(item.id, item.previous_id)]
         item.speak_until(self._speech.until)
