@@ -773,6 +773,24 @@ def test_segments_replace_words_with_speakers():
     assert [(each.speaker, each.text) for each in item.blocks()] == [("Cid", fields["text"])]
 
 
+@pytest.mark.parametrize("broken", [True, False])
+def test_early_segments_hide_no_words_of_a_lost_item(broken):
+    """They name words that came without a speaker."""
+    transcript = LiveTranscript()
+    transcript.take(event("delta", delta="one two three four"))
+    said = [*words("one two", 0.5), *words("three", 1.5, "Bob"), *words("four", 2.0)]
+    transcript.take(event("words", words=said, unstable=""))
+    fields = {"id": "1", "text": "one two", "speaker": "Ann", "start": 0.5, "end": said[1]["end"]}
+    transcript.take(event("segment", **fields))
+    if broken:
+        transcript.break_off(6.0)
+    else:
+        transcript.take(event("failed", error={"message": "broken"}))
+    told = transcript.answer(6.0, {"return_timestamps": "word"})["speakers"]
+    named = [(each["speaker"], each["text"].strip()) for each in told]
+    assert named == [("Ann", "one two"), ("Bob", "three"), (None, "four")]
+
+
 def test_overlapping_words_are_written_for_both_speakers():
     transcript = LiveTranscript()
     transcript.take(event("completed", transcript="I say yes", words=words("I say yes", 0.5)))

@@ -50,13 +50,10 @@ class TranscriptItem:
         return any([*speakers, *(word.speaker for word in self.words)])
 
     def blocks(self) -> list[SpeakerSegment]:
-        """Return the text of each speaker in order, one block if no speaker is known.
-
-        Until the segments cover the whole text, the words' speakers are used.
-        """
+        """Return the text of each speaker in order, one block if no speaker is known."""
         if not self.text.strip():
             return []
-        if self.done and any(segment.speaker for segment in self.segments.values()):
+        if any(segment.speaker for segment in self.segments.values()):
             return list(self._with_words())
         if any(word.speaker for word in self.words):
             turns = groupby(self.words, key=lambda word: word.speaker)
@@ -64,7 +61,17 @@ class TranscriptItem:
         return [SpeakerSegment(None, self.text, self.start, self.end, tuple(self.words))]
 
     def add_segment(self, name: str, segment: SpeakerSegment) -> None:
-        """Add a segment. The words of segments that have a voice replace the item's."""
+        """Add a segment. The words of segments that have a voice replace the item's. Until the item
+        is completed, segments do not cover the whole text, and only name words without a speaker.
+        """
+        if not self.done:
+            self.words = [
+                replace(word, speaker=word.speaker or segment.speaker)
+                if segment.start <= word.start and word.end <= segment.end
+                else word
+                for word in self.words
+            ]
+            return
         self.segments[name] = segment
         if segment.voice is not None:
             every = sorted(self.segments.values(), key=lambda each: each.start)
@@ -179,7 +186,6 @@ class LiveTranscript:
         elif kind == "completed":
             item.done, item.text, item.unstable = True, event["transcript"], ""
             item.words = [*map(self._word, event.get("words", ()))]
-            item.segments.clear()  # those of the whole text follow
             languages = event.get("languages") or [{}]
             item.language = languages[0].get("code")
             self.warnings += map(str, event.get("warnings", ()))
