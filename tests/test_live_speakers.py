@@ -165,6 +165,17 @@ def joined(found: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
     return tuple(whole)
 
 
+def test_items_that_wait_are_not_looked_at_again(monkeypatch):
+    """Each append asks for news, and a session's last hour may wait."""
+    said = SpeakerTracker()
+    said.with_speakers([completed("0", spoken(3))])
+    with monkeypatch.context() as patch:
+        patch.setattr("whosaid.live.speakers._end", None)
+        assert said.with_speakers([]) == []
+    said.add_turns(Diarization(turns("AAA"), turns("AAA")), inf)
+    assert len(segments(said.with_speakers([]))) == 1
+
+
 def test_failed_and_empty_items_have_no_segments():
     said = SpeakerTracker()
     nothing = Completed("1", Transcript((), "en"), "", 1.0)

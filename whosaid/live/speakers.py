@@ -173,6 +173,7 @@ class SpeakerTracker:
         self._activity: list[SpeakerActivity] = []  # in order of time
         self._unnamed: dict[str, list[Word]] = {}  # by item: words sent without a speaker
         self._completed: list[Completed] = []  # items whose words have no speakers yet
+        self._due = inf  # no item of those ends before this second
         self.overlapped: deque[tuple[Completed, PassAudio, Diarization]] = deque()
         self._numbers = count(1)
 
@@ -216,9 +217,12 @@ class SpeakerTracker:
     def add(self, item: Completed) -> None:
         if _has_words(item.transcript):
             self._completed.append(item)
+            self._due = min(self._due, _end(item))
 
     def find_overlapped(self) -> None:
         """Move the items with known turns in which speakers talk at once to `overlapped`."""
+        if self._due > self._clock:
+            return
         items, self._completed = self._completed, []
         for item in items:
             final, transcript = item.final, item.transcript
@@ -251,10 +255,13 @@ class SpeakerTracker:
 
     def _segments_of_texts(self) -> list[LiveEvent]:
         """Return segments for the completed items that are now before the clock."""
+        if self._due > self._clock:
+            return []
         due = [each for each in self._completed if _end(each) <= self._clock]
+        self._completed = [each for each in self._completed if each not in due]
+        self._due = min(map(_end, self._completed), default=inf)
         if not due:
             return []
-        self._completed = [each for each in self._completed if each not in due]
         due.sort(key=lambda each: each.transcript.chunks[0].start)
         speech = sorted(chain.from_iterable(each.transcript.speech for each in due))
         chunks = [chunk for each in due for chunk in each.transcript.chunks]
