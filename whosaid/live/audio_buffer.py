@@ -5,6 +5,8 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from whosaid.timebase import SAMPLE_RATE
+
 
 class AudioBuffer:
     """Samples at 16 kHz, kept as 16-bit integers; positions count from the session's first one."""
@@ -14,10 +16,14 @@ class AudioBuffer:
         self._pieces: deque[NDArray[np.int16]] = deque()
 
     def append(self, samples: NDArray[np.float32]) -> None:
-        """Append samples (n,), from -1 to 1."""
-        if len(samples):
-            self._pieces.append(np.rint(samples.clip(-1, 1) * 32767).astype(np.int16))
-            self.stop += len(samples)
+        """Append samples (n,), from -1 to 1; to the last piece if it has less than a second."""
+        if not len(samples):
+            return
+        piece = np.rint(samples.clip(-1, 1) * 32767).astype(np.int16)
+        if self._pieces and len(self._pieces[-1]) < SAMPLE_RATE:
+            piece = np.concatenate([self._pieces.pop(), piece])
+        self._pieces.append(piece)
+        self.stop += len(samples)
 
     def drop_before(self, position: int) -> None:
         """Drop the pieces that end at or before `position`."""
