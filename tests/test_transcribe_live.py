@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -644,6 +645,14 @@ def test_a_file_in_real_time_is_sent_as_spoken(server, recording, monkeypatch):
     monkeypatch.setattr(live_audio, "time", fake)
     assert run(server, str(recording), "--realtime") == 0
     assert clock.now == pytest.approx(103.5)
+
+
+def test_little_is_sent_ahead_of_real_time(server, recording, monkeypatch):
+    """What a server has not read is lost with its session."""
+    monkeypatch.setattr(live_remote, "MOST_AHEAD_SECONDS", 3.0)
+    began = time.monotonic()
+    assert run(server, str(recording)) == 0
+    assert time.monotonic() - began >= 0.5
 
 
 def microphone(folder: Path, script: str, monkeypatch) -> None:

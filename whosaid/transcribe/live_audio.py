@@ -29,6 +29,8 @@ from whosaid.transcribe.options import STANDARD_INPUT
 BLOCK_SECONDS = 0.1
 BYTES_PER_SAMPLE = 2
 WIRE_RATES = (16_000, 24_000)  # Hz
+# Seconds ahead of real time that a session gets, like a server's default.
+MOST_AHEAD_SECONDS = 60.0
 # Blocks of a microphone buffered while no session reads: an hour, 115 MB.
 MOST_BLOCKS = 36_000
 # First bytes of audio files other than WAV.

@@ -15,11 +15,8 @@ from whosaid.server.realtime.drivers import LiveDrivers
 from whosaid.server.realtime.server_events import EventEncoder
 from whosaid.server.realtime.session_config import SEGMENTS, WORDS
 from whosaid.transcribe.client import Failed
-from whosaid.transcribe.live_audio import SourceAudio
+from whosaid.transcribe.live_audio import MOST_AHEAD_SECONDS, SourceAudio
 from whosaid.transcribe.live_transcript import Event
-
-# Seconds of audio buffered in the session, like a server's default.
-MOST_AHEAD_SECONDS = 60.0
 
 
 async def transcribe_locally(

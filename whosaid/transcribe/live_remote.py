@@ -1,7 +1,8 @@
 """Live sessions on a running server, over OpenAI's Realtime protocol (docs/api.md).
 
 If the server has enough audio, it stops reading for a while, and then a source that waits is not
-read either. If a session is lost or ends, a new one continues with the unsent audio.
+read either. If a session is lost or ends, a new one continues with the unsent audio; so little is
+sent ahead of real time, or minutes would be lost in the sockets' buffers.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ from whosaid.transcribe.client import (
     refusal_reason,
     unauthorized,
 )
-from whosaid.transcribe.live_audio import BYTES_PER_SAMPLE, SourceAudio
+from whosaid.transcribe.live_audio import BYTES_PER_SAMPLE, MOST_AHEAD_SECONDS, SourceAudio
 from whosaid.transcribe.live_run import LiveRun
 from whosaid.transcribe.live_transcript import Event, error_message
 from whosaid.transcribe.screen import clock
@@ -136,7 +137,7 @@ class RemoteSessions:
 
     async def _hold(self, connection: ClientConnection, audio: SourceAudio) -> Lost | None:
         """Run a session to its end; return how it was lost. Raises Failed."""
-        began, self._final = time.monotonic(), False
+        began, self._final, self._played_at = time.monotonic(), False, 0.0
         sending = asyncio.ensure_future(self._send_all(connection, audio))
         try:
             return await self._follow(connection, sending)
@@ -187,6 +188,8 @@ class RemoteSessions:
                 except ConnectionClosed:
                     audio.put_back(data)  # for the next session
                     raise
+                ahead = self._played_at - time.monotonic() - MOST_AHEAD_SECONDS
+                await asyncio.sleep(max(0.0, ahead))
             self._final = True
             await connection.send(FINAL)
 
