@@ -648,7 +648,7 @@ def test_a_file_in_real_time_is_sent_as_spoken(server, recording, monkeypatch):
 
 
 def test_little_is_sent_ahead_of_real_time(server, recording, monkeypatch):
-    """What a server has not read is lost with its session."""
+    """Audio that a server has not read is lost with its session."""
     monkeypatch.setattr(live_remote, "MOST_AHEAD_SECONDS", 3.0)
     began = time.monotonic()
     assert run(server, str(recording)) == 0
