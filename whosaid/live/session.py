@@ -83,7 +83,8 @@ class Speech:
 
 
 class EndedItems:
-    """Ended items that have no final text (`unfinished`, in order) or that serve as context.
+    """Ended items that have no final text (`unfinished`, in order) or that serve as context. The
+    last one has the id `last_id`.
 
     The final pass of a later item reads an item again as context, if a window of `longest` samples
     holds both. Audio before sample `until` is committed or dropped: no later item begins before it.
@@ -91,12 +92,14 @@ class EndedItems:
 
     def __init__(self, longest: int) -> None:
         self.unfinished: list[Item] = []
+        self.last_id: str | None = None
         self.until = 0
         self.longest = longest
         self._context: list[Item] = []
 
     def add(self, item: Item, end: int) -> None:
         item.end = self.until = end
+        self.last_id = item.id
         self.unfinished.append(item)
         self._context.append(item)
 
@@ -141,7 +144,6 @@ class LiveSession:
         self._settings, self._options = settings, options
         self._options = self.options_for(settings)
         self._ids = ids
-        self._previous_id: str | None = None  # of the last committed item
         self._audio = AudioBuffer()
         self._speech = Speech()
         self._language: str | None = None  # last detected
@@ -324,10 +326,10 @@ class LiveSession:
         self._end_item(item, end)
 
     def _new_item(self, begin: int) -> Item:
-        return Item(next(self._ids), self._previous_id, begin, self._language)
+        return Item(next(self._ids), self._ended.last_id, begin, self._language)
 
     def _end_item(self, item: Item, end: int) -> None:
-        self._current, self._previous_id = None, item.id
+        self._current = None
         self._ended.add(item, end)
         self._events += [Committed(item.id, item.previous_id), ItemAdded(item.id, item.previous_id)]
         item.speak_until(self._speech.until)
