@@ -784,7 +784,7 @@ def test_segments_replace_words_with_speakers():
 
 @pytest.mark.parametrize("broken", [True, False])
 def test_early_segments_hide_no_words_of_a_lost_item(broken):
-    """They name words that came without a speaker."""
+    """Early segments name words that came without a speaker."""
     transcript = LiveTranscript()
     transcript.take(event("delta", delta="one two three four"))
     said = [*words("one two", 0.5), *words("three", 1.5, "Bob"), *words("four", 2.0)]
