@@ -30,9 +30,9 @@ class Listener(StandInEngine):
 
 
 def schedule_of(windows: int) -> Schedule:
-    sound = np.ones(windows * 3 * SAMPLE_RATE, np.float32)
-    speech = [SampleSpan(n * 3 * SAMPLE_RATE, (3 * n + 1) * SAMPLE_RATE) for n in range(windows)]
-    return Schedule(sound, speech, 2 * SAMPLE_RATE)
+    sound = np.ones(windows * 9 * SAMPLE_RATE, np.float32)
+    speech = [SampleSpan(n * SAMPLE_RATE, (n + 6) * SAMPLE_RATE) for n in range(0, 9 * windows, 9)]
+    return Schedule(sound, speech, 8 * SAMPLE_RATE)
 
 
 def run(windows: int, any_speech: bool = True, **options):

@@ -115,7 +115,15 @@ def test_first_window_with_speech_decides_a_regions_language():
         return next(posteriors)
 
     found = run_steps(find_language(schedule, 0.6, detect, give_way))
-    assert (found.language, found.probability) == ("de", 0.8)
+    assert found == LanguageTimeline.single("de", pytest.approx(0.8))
+
+
+def test_a_sound_before_a_long_pause_does_not_decide_the_language():
+    """Of 60 spoken fragments of a second, Whisper base heard two in Arabic and Hindi."""
+    samples = np.concatenate([speech("fr", 1, pause=35), speech("en", 3, pause=35), speech("en", 9)])
+    listener = Listener(samples)
+    found = run_steps(find_language(listener.schedule, 0.6, listener, give_way))
+    assert (found.languages, len(listener.asked)) == (("en",), 3)
 
 
 def test_the_main_language_has_most_speech():

@@ -78,27 +78,44 @@ class _Part:
 async def find_language(
     schedule: Schedule, silent_above: float, detect: Detect, more: More
 ) -> LanguageTimeline:
-    """Return the language of the first window with speech, whose `no_speech_prob` is at most
-    `silent_above`; else of the first window. If the schedule has no speech, its loud windows are
-    tried. `more` waits until an incomplete schedule has more windows.
+    """Return the language of the first windows with OTHER_SECONDS of speech in all, without those
+    whose `no_speech_prob` exceeds `silent_above`: a cough or a word alone may sound like any
+    language. If there are none, the first window decides. If the schedule has no speech, its loud
+    windows are tried. `more` waits until an incomplete schedule has more windows.
     """
     first: LanguagePosterior | None = None
+    heard: list[_Part] = []
     tried, complete = 0, False
     while not complete:
         windows, complete = schedule.planned(), schedule.whole
-        if complete:
+        if complete and not heard:
             windows += tuple(each for each in schedule.ready() if each.tentative)
         for window in windows[tried:]:
-            found = await detect(window)
-            if found.no_speech_prob <= silent_above:
-                return LanguageTimeline.single(found.language, found.probability)
+            found, seconds = await detect(window), schedule.speech_seconds(window)
             first = first or found
+            if found.no_speech_prob > silent_above:
+                continue
+            if window.tentative:
+                return LanguageTimeline.single(found.language, found.probability)
+            if seconds:
+                heard.append(_Part((window,), found, seconds))
+            if sum(part.seconds for part in heard) >= OTHER_SECONDS:
+                return _common_language(heard)
         tried = len(windows)
         if not complete:
             await more()
+    if heard:
+        return _common_language(heard)
     if first is None:
         return LanguageTimeline()
     return LanguageTimeline.single(first.language, first.probability)
+
+
+def _common_language(parts: Sequence[_Part]) -> LanguageTimeline:
+    """Return the language that is likeliest for all parts together."""
+    likeliest = int(np.argmax(_evidence(parts).sum(axis=0)))
+    code = list(parts[0].posterior.probabilities)[likeliest]
+    return _timeline(parts, [code] * len(parts))
 
 
 async def find_languages(schedule: Schedule, detect: Detect) -> LanguageTimeline:

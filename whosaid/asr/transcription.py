@@ -263,9 +263,9 @@ async def detect_languages(
     encodings: MutableMapping[Window, Tensor],
     more: Callable[[], Awaitable[None]],
 ) -> LanguageTimeline:
-    """Return the given language, that of the first window with speech, or with `multilingual` those
-    of all parts. The first encoder outputs (1, frames, d_model) go to `encodings` for decoding. If
-    there is a target, none do, because detection does not follow the target. `more` waits for more
+    """Return the given language, that of the first speech, or with `multilingual` those of all
+    parts. The first encoder outputs (1, frames, d_model) go to `encodings` for decoding. If there
+    is a target, none do, because detection does not follow the target. `more` waits for more
     windows.
     """
     if options.language is not None:
