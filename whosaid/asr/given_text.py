@@ -273,12 +273,12 @@ async def place_text(
     chunks = [(number, chunk) for number, each in enumerate(recognised) for chunk in each.chunks]
     owners = [place for place, (_, chunk) in enumerate(chunks) for _ in chunk.words]
     spelt = [letters(word.text) for _, chunk in chunks for word in chunk.words]
-    script = [each.letters for each in words]
-    partners = pair_items(script, spelt)
+    given = [each.letters for each in words]
+    partners = pair_items(given, spelt)
     await give_way()
     heard = [word for _, chunk in chunks for word in chunk.words]
     pauses = [after.start - before.end for before, after in pairwise(heard)]
-    _move_to_pauses(partners, script, [0.0, *pauses, 0.0])
+    _move_to_pauses(partners, given, [0.0, *pauses, 0.0])
     await give_way()
     same = [
         (place, partner)
@@ -325,7 +325,7 @@ def pair_items(left: Sequence[str], right: Sequence[str]) -> Partners:
 
 
 def _move_to_pauses(partners: Partners, given: Sequence[str], pauses: Sequence[float]) -> None:
-    """Move words without partners to the longest pause that equally few edits allow:
+    """Of equally few edits, choose those by which words without partners lie in the longest pause:
     of "recited | a second time | a book" and "recited, a book", either "a" may be the partner.
     `pauses` are those before each recognised word and after the last.
     """
