@@ -118,7 +118,7 @@ def test_first_window_with_speech_decides_a_regions_language():
     assert found == LanguageTimeline.single("de", pytest.approx(0.8))
 
 
-def test_a_sound_before_a_long_pause_does_not_decide_the_language():
+def test_a_sound_before_a_long_pause_decides_no_language():
     """Of 60 spoken fragments of a second, Whisper base heard two in Arabic and Hindi."""
     samples = np.concatenate([speech("fr", 1, pause=35), speech("en", 3, pause=35), speech("en", 9)])
     listener = Listener(samples)

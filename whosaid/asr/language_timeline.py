@@ -91,31 +91,24 @@ async def find_language(
         if complete and not heard:
             windows += tuple(each for each in schedule.ready() if each.tentative)
         for window in windows[tried:]:
-            found, seconds = await detect(window), schedule.speech_seconds(window)
+            found = await detect(window)
             first = first or found
-            if found.no_speech_prob > silent_above:
-                continue
-            if window.tentative:
-                return LanguageTimeline.single(found.language, found.probability)
-            if seconds:
+            if found.no_speech_prob <= silent_above:
+                seconds = schedule.speech_seconds(window) or window.seconds
                 heard.append(_Part((window,), found, seconds))
-            if sum(part.seconds for part in heard) >= OTHER_SECONDS:
-                return _common_language(heard)
+                if window.tentative or sum(part.seconds for part in heard) >= OTHER_SECONDS:
+                    complete = True
+                    break
         tried = len(windows)
         if not complete:
             await more()
     if heard:
-        return _common_language(heard)
+        likeliest = int(np.argmax(_evidence(heard).sum(axis=0)))
+        code = list(heard[0].posterior.probabilities)[likeliest]
+        return _timeline(heard, [code] * len(heard))
     if first is None:
         return LanguageTimeline()
     return LanguageTimeline.single(first.language, first.probability)
-
-
-def _common_language(parts: Sequence[_Part]) -> LanguageTimeline:
-    """Return the language that is likeliest for all parts together."""
-    likeliest = int(np.argmax(_evidence(parts).sum(axis=0)))
-    code = list(parts[0].posterior.probabilities)[likeliest]
-    return _timeline(parts, [code] * len(parts))
 
 
 async def find_languages(schedule: Schedule, detect: Detect) -> LanguageTimeline:
