@@ -226,6 +226,16 @@ def test_the_tracks_replace_the_parts_of_their_passages_and_nothing_else():
     assert told == " i/A say/A yes/B please/B indeed/A"
 
 
+def test_chunks_of_tracks_last_as_long_as_their_words():
+    """Whisper closed a sentence of 1.6 s after another voice's 9 s."""
+    tracks = overlap.find_tracks([(0, 20)], [SpeakerTurn("A", 1, 4), SpeakerTurn("B", 3, 12)])
+    a = replace(chunk("heard him hard by", 1, 0), start=0.0, end=15.0)
+    heard = (a,), (chunk("serve it in a dish", 4, 0),)
+    texts = {track: Transcript(chunks, "en") for track, chunks in zip(tracks, heard, strict=True)}
+    whole = overlap.replaced(Transcript((), "en"), texts, {(0, 20): [(0, 14)]}, part)
+    assert [(each.start, each.end) for each in whole.chunks] == [(1, 4.9), (4, 8.9)]
+
+
 @given(st.integers(0, 40), st.integers(-9, 9))
 def test_a_word_at_an_edge_is_written_once(place, later):
     """A transcript and a track may time the same word on two sides of a part's edge."""

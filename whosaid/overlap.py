@@ -366,7 +366,10 @@ def replaced(
         inside = [*_within(parts, own, part)]
         if not _overlap(inside):
             continue
-        new += inside
+        # Whisper's timestamps last on while the others speak.
+        new += (
+            replace(each, start=each.words[0].start, end=each.words[-1].end) for each in inside
+        )
         for track in tracks:
             for each in texts[track].unwritten:
                 later = Unwritten(each.start + track.start, each.end + track.start)
