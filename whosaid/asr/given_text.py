@@ -273,12 +273,7 @@ async def place_text(
     chunks = [(number, chunk) for number, each in enumerate(recognised) for chunk in each.chunks]
     owners = [place for place, (_, chunk) in enumerate(chunks) for _ in chunk.words]
     spelt = [letters(word.text) for _, chunk in chunks for word in chunk.words]
-    given = [each.letters for each in words]
-    partners = pair_items(given, spelt)
-    await give_way()
-    heard = [word for _, chunk in chunks for word in chunk.words]
-    pauses = [after.start - before.end for before, after in pairwise(heard)]
-    _move_to_pauses(partners, given, [0.0, *pauses, 0.0])
+    partners = pair_items([each.letters for each in words], spelt)
     await give_way()
     same = [
         (place, partner)
@@ -322,27 +317,6 @@ def pair_items(left: Sequence[str], right: Sequence[str]) -> Partners:
         if edit.tag in ("equal", "replace"):
             partners[edit.src_start : edit.src_end] = range(edit.dest_start, edit.dest_end)
     return partners
-
-
-def _move_to_pauses(partners: Partners, given: Sequence[str], pauses: Sequence[float]) -> None:
-    """Of equally few edits, choose those by which words without partners lie in the longest pause:
-    of "recited | a second time | a book" and "recited, a book", either "a" may be the partner.
-    `pauses` are those before each recognised word and after the last.
-    """
-    alone = np.flatnonzero(partners == NONE)
-    for run in np.split(alone, np.flatnonzero(np.diff(alone) > 1) + 1) if len(alone) else []:
-        first, last = int(run[0]), int(run[-1])
-        best, most, steps = 0, pauses[partners[first - 1] + 1] if first else 0.0, 0
-        while (place := first - 1 - steps) >= 0 and partners[place] != NONE:
-            if given[place] != given[last - steps]:
-                break
-            steps += 1
-            if pauses[partners[place]] > most:
-                best, most = steps, pauses[partners[place]]
-        if best:
-            moved = partners[first - best : first].copy()
-            partners[first - best : last + 1] = NONE
-            partners[last + 1 - best : last + 1] = moved
 
 
 def _pair_letters(
