@@ -119,8 +119,9 @@ def test_first_window_with_speech_decides_a_regions_language():
 
 
 def test_a_sound_before_a_long_pause_decides_no_language():
-    """Of 60 spoken fragments of a second, Whisper base heard two in Arabic and Hindi."""
-    samples = np.concatenate([speech("fr", 1, pause=35), speech("en", 3, pause=35), speech("en", 9)])
+    """Whisper base heard Arabic and Hindi in two of 60 fragments of a second."""
+    parts = [speech("fr", 1, pause=35), speech("en", 3, pause=35), speech("en", 9)]
+    samples = np.concatenate(parts)
     listener = Listener(samples)
     found = run_steps(find_language(listener.schedule, 0.6, listener, give_way))
     assert (found.languages, len(listener.asked)) == (("en",), 3)

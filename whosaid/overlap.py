@@ -367,9 +367,7 @@ def replaced(
         if not _overlap(inside):
             continue
         # Whisper's timestamps last on while the others speak.
-        new += (
-            replace(each, start=each.words[0].start, end=each.words[-1].end) for each in inside
-        )
+        new += [replace(each, start=each.words[0].start, end=each.words[-1].end) for each in inside]
         for track in tracks:
             for each in texts[track].unwritten:
                 later = Unwritten(each.start + track.start, each.end + track.start)

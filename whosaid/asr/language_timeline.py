@@ -106,9 +106,9 @@ async def find_language(
         likeliest = int(np.argmax(_evidence(heard).sum(axis=0)))
         code = list(heard[0].posterior.probabilities)[likeliest]
         return _timeline(heard, [code] * len(heard))
-    if first is None:
-        return LanguageTimeline()
-    return LanguageTimeline.single(first.language, first.probability)
+    if first:
+        return LanguageTimeline.single(first.language, first.probability)
+    return LanguageTimeline()
 
 
 async def find_languages(schedule: Schedule, detect: Detect) -> LanguageTimeline:

@@ -264,9 +264,8 @@ async def detect_languages(
     more: Callable[[], Awaitable[None]],
 ) -> LanguageTimeline:
     """Return the given language, that of the first speech, or with `multilingual` those of all
-    parts. The first encoder outputs (1, frames, d_model) go to `encodings` for decoding. If there
-    is a target, none do, because detection does not follow the target. `more` waits for more
-    windows.
+    parts. The first encoder outputs (1, frames, d_model) go to `encodings` for decoding; if there
+    is a target, none do, because detection does not follow it. `more` waits for more windows.
     """
     if options.language is not None:
         return LanguageTimeline.single(options.language)
