@@ -119,7 +119,7 @@ def test_first_window_with_speech_decides_a_regions_language():
 
 
 def test_a_sound_before_a_long_pause_decides_no_language():
-    """Whisper base heard Arabic and Hindi in two of 60 fragments of a second."""
+    """Whisper base detects Arabic and Hindi in two of 60 fragments of a second."""
     parts = [speech("fr", 1, pause=35), speech("en", 3, pause=35), speech("en", 9)]
     samples = np.concatenate(parts)
     listener = Listener(samples)

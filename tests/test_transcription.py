@@ -153,7 +153,7 @@ def test_speech_beyond_a_full_text_begins_the_next_window(options, monkeypatch):
 
 @pytest.mark.parametrize(
     ("options", "heard"),
-    [({"language": "en"}, set()), ({}, {0}), ({"multilingual": True}, {0, 1, 2, 3, 4})],
+    [({"language": "en"}, set()), ({}, {0, 1, 2, 3}), ({"multilingual": True}, {0, 1, 2, 3, 4})],
 )
 def test_the_engine_reuses_windows_of_language_detection(transcriber, monkeypatch, options, heard):
     add, requests = Session.add, []
