@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import REPOSITORY
+from tests.helpers.calls import calls_of
 from tests.helpers.refusals import refused
 from tests.helpers.stand_ins import TIMESTAMPS, StandInEngine, asking, rounded, said_in
 from tests.support.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, noise
@@ -19,6 +20,7 @@ from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.frontend.vad import VadOptions
 from whosaid.asr.hotwords import HotWords
 from whosaid.asr.language_timeline import LanguageTimeline
+from whosaid.asr.output.chunks import ChunkReader
 from whosaid.asr.transcriber import Transcriber
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.errors import InvalidParameter
@@ -195,6 +197,17 @@ def test_the_stand_ins_windows_do_end_inside_words():
     assert len(recogniser.batches) > len(samples) // (10 * SAMPLE_RATE) + 1
     # The last word ends with the audio: announced, never closed.
     assert len(words_of(transcript.chunks)) == 60 - 1
+
+
+def test_words_are_aligned_with_what_is_not_decoded_again(monkeypatch):
+    """Else the last word would run on into the next window."""
+    calls = calls_of(monkeypatch, ChunkReader, "chunks")
+    samples = np.concatenate([spoken(index % WORDS, 50) for index in range(60)])
+    transcribe(samples, Recogniser(misrecognises=True), language="en")
+    seams = [each for each in calls if each[1].stop != each[1].region_stop]
+    assert seams
+    for _, _, segments, heard, _ in seams:
+        assert len(heard) == round(segments[-1].end * SAMPLE_RATE)
 
 
 def test_unfinished_words_that_nothing_follows_are_kept():
