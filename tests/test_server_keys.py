@@ -173,12 +173,16 @@ async def test_failures_of_the_server_are_not_charged(file, error, seconds):
 
 
 async def test_jobs_outlast_their_key_and_are_charged(file, tmp_path):
+    replace_file(file, FILE.replace("audio_seconds_per_day = 2", "audio_seconds_per_day = 1"))
     async with jobs(tmp_path / "jobs", api_keys_file=file) as (endpoint, app):
-        job, _, last = [(await send(app, key=ALICE)).json["id"] for _ in range(3)]
-        endpoint.release.set()  # two jobs run at once
-        await becoming(app, job, "succeeded", key=SECOND)
+        job, other, last = [(await send(app, key=ALICE)).json["id"] for _ in range(3)]
+        while endpoint.outstanding < 2:  # two run at once, the last after either, which has 1.5 s
+            await asyncio.sleep(0)
+        endpoint.release.set()
         told = await becoming(app, last, "failed", key=SECOND)
         assert told["error"]["code"] == "QUOTA_EXCEEDED"
+        for ended in (job, other):
+            await becoming(app, ended, "succeeded", key=SECOND)
         assert (await ask(app, job, key=BOB)).status == 404
         assert endpoint.seen[-1].options.decode.share == Share("alice", 3)
         text = (await call(app, "GET", "/metrics", with_key(BOB))).body.decode()
