@@ -49,8 +49,9 @@ async def ask(app, job="", method="GET", key=None, query=b""):
 
 
 async def becoming(app, job, *statuses, key=None) -> dict:
-    """Return the job once it has one of these states."""
+    """Return the job once it has one of these states; a job that ends otherwise fails the test."""
     while (told := (await ask(app, job, key=key)).json)["status"] not in statuses:
+        assert told["status"] in ("queued", "running"), told
         await asyncio.sleep(0)
     return told
 
