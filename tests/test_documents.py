@@ -13,7 +13,7 @@ from config import InferenceConfig
 from tests.helpers.page_person import chromium, using
 from tests.helpers.readers import read_docx, read_html, read_md
 from tests.support.audio_files import speech, wav_file
-from whosaid.answer.formats import FORMATS, file_bytes, file_text
+from whosaid.answer.formats import FORMATS, file_bytes
 from whosaid.answer.rendering import Rendering
 from whosaid.transcript import SpeakerSegment
 
@@ -76,7 +76,6 @@ def test_every_document_has_times_names_and_texts(rendering):
     cut = 0 if rendering.layout.txt_times else len("[00:00:00] ")
     assert [flat(each) for each in lines] == [flat(each[cut:]) for each in expected]
     assert file_bytes("docx", FORMATS["docx"](rendering)) == content
-    assert file_text("docx", content) == FORMATS["docx"](rendering)
 
 
 @given(renderings())

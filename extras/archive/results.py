@@ -1,14 +1,15 @@
 """The output folder: results are named like their recordings, other files by ids.
 
     results/NAME.json        the endpoint's answer, with its record under "recording"
-    results/NAME.srt, ...    the requested formats, written before the JSON
+    results/NAME.srt, ...    the requested formats, written before the JSON, which keeps their texts
     index/ID.json            the record of a recording that has a result, with its NAME
     errors/ID.json           the record of a recording that failed
 
 A recording is done if its entry in the index or its error is there, and each of these appears
 whole, last, and in the same place whoever writes it. Nothing else is remembered. A name belongs to
 a path: a new result of the same recording, changed or under other settings, replaces the old one,
-whose entry goes first; a result of another path is never replaced.
+whose entry goes first. A result of another path, and a file whose text the JSON does not keep,
+because the user edited it, are never replaced: then the new result's name ends with the id.
 """
 
 import json
@@ -23,7 +24,7 @@ from extras.archive import storage
 from extras.archive.manifest import Recording
 from extras.archive.names import with_id
 from extras.archive.records import Record
-from whosaid.answer.formats import file_bytes, file_text
+from whosaid.answer.formats import file_bytes
 from whosaid.answer.kept import CHANGED, NOT_SAID, RunRequest, is_of
 
 RESULTS, INDEX, ERRORS = "results", "index", "errors"
@@ -59,14 +60,16 @@ class Results:
 
     def write(self, record: Record, answer: dict[str, Any], name: str) -> Record:
         """Write formats, JSON, and last the entry in the index; return the record with its name."""
-        record = self._claim(replace(record, result=name), answer.get("output", {}))
+        record = self._claim(replace(record, result=name), _output(answer))
         self._put(record, answer)
         return record
 
-    def _put(self, record: Record, answer: dict[str, Any]) -> None:
+    def _put(self, record: Record, answer: dict[str, Any], stay: Collection[str] = ()) -> None:
+        """Write a result, except the formats that `stay` as they are."""
+        for ending, text in _output(answer).items():
+            if ending not in stay:
+                storage.write(self._result(record.result, ending), file_bytes(ending, text))
         body = {"recording": record.to_json(), **answer}
-        for ending, text in body.pop("output", {}).items():
-            storage.write(self._result(record.result, ending), file_bytes(ending, text))
         self._write_json(self._result(record.result, "json"), body)
         self._write_json(self._address(INDEX, f"{record.id}.json"), record.to_json())
 
@@ -82,8 +85,10 @@ class Results:
 
     def _claim(self, record: Record, output: Mapping[str, str]) -> Record:
         """Return the record with a unique name, and delete an older result of that name."""
-        older, _ = self._stored(record.result)
-        if older.path != record.path if older else self._overwrites(record.result, output):
+        older, answer = self._stored(record.result)
+        ours = older is None or older.path == record.path
+        formats = output if older is None else FORMATS
+        if not ours or self._edited(record.result, formats, _output(answer), output):
             record = replace(record, result=with_id(record.result, record.id))
             older, _ = self._stored(record.result)
         if older and older.id != record.id:
@@ -92,13 +97,16 @@ class Results:
                 storage.delete(self._result(record.result, ending))
         return record
 
-    def _overwrites(self, name: str, output: Mapping[str, str]) -> bool:
-        """Return whether a file of that name has another text than an interrupted run's would."""
-        for ending, text in output.items():
+    def _edited(self, name: str, formats: Iterable[str], *outputs: Mapping[str, str]) -> set[str]:
+        """Return the formats of which a file exists whose text is in none of the `outputs`."""
+        found = set()
+        for ending in formats:
             with suppress(FileNotFoundError):
-                if storage.read(self._result(name, ending)) != file_bytes(ending, text):
-                    return True
-        return False
+                content = storage.read(self._result(name, ending))
+                texts = [each[ending] for each in outputs if ending in each]
+                if content not in [file_bytes(ending, text) for text in texts]:
+                    found.add(ending)
+        return found
 
     def _stored(self, name: str) -> tuple[Record | None, dict[str, Any]]:
         """Return the result of that name; the record has no path if the result is not ours."""
@@ -110,10 +118,10 @@ class Results:
         except (ValueError, TypeError, KeyError, AttributeError):
             return Record("", ""), {}
 
-    def reuse(self, recording: Recording, request: RunRequest) -> str | None:
-        """Reuse an earlier run's result if it suffices for this request: add formats and layouts,
-        and a new entry in the index. Otherwise return the reason, as the end of a sentence about
-        the answer; "" if there is no result.
+    def reuse(self, recording: Recording, request: RunRequest) -> Record | str:
+        """Return the record of an earlier run's result that suffices for this request, after adding
+        formats and layouts, and an entry in the index. Otherwise return the reason, as the end of a
+        sentence about the answer; "" if there is no result.
         """
         older, answer = self._stored(recording.result)
         if older and not older.path:
@@ -126,21 +134,20 @@ class Results:
         if not is_of(told, recording.size, recording.modified, True, digest):
             return CHANGED
         formats = InferenceConfig.read({"output": request.parameters.get("output", [])}).output
-        answer["output"] = self._formats(recording.result)
+        before = _output(answer)
         answer = request.laid_out(answer, formats)
-        if missing := [name for name in formats if name not in answer["output"]]:
+        output = _output(answer)
+        if missing := [name for name in formats if name not in output]:
             return f"does not give {', '.join(missing)}"
-        storage.delete(self._address(INDEX, f"{older.id}.json"))
-        self._put(replace(older, id=recording.id, modified=recording.modified), answer)
-        return None
-
-    def _formats(self, name: str) -> dict[str, str]:
-        """Return the formats that exist beside an answer."""
-        output = {}
-        for ending in FORMATS:
-            with suppress(FileNotFoundError):
-                output[ending] = file_text(ending, storage.read(self._result(name, ending)))
-        return output
+        record = replace(older, id=recording.id, modified=recording.modified)
+        edited = self._edited(recording.result, output, before, output)
+        if any(output[name] != before.get(name) for name in edited):
+            record = replace(record, result=with_id(recording.result, record.id))
+            edited = set()
+        else:
+            storage.delete(self._address(INDEX, f"{older.id}.json"))
+        self._put(record, answer, edited)
+        return record
 
     def errors(self, ids: Collection[str]) -> list[Record]:
         """Return the records of errors of these recordings, except those with a result."""
@@ -156,3 +163,7 @@ class Results:
         wanted = self._ids(ERRORS).intersection(ids)
         addresses = [self._address(ERRORS, f"{id}.json") for id in wanted]
         storage.in_parallel(storage.delete, addresses)
+
+
+def _output(answer: Mapping[str, Any]) -> Mapping[str, str]:
+    return answer.get("output") or {}

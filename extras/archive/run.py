@@ -9,7 +9,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from config import InferenceConfig, ModelSettings
@@ -18,6 +18,7 @@ from extras.archive.cluster import Cluster, ClusterError, LoadError
 from extras.archive.manifest import Recording
 from extras.archive.names import name_results
 from extras.archive.progress import Progress, counted, failure_table
+from extras.archive.records import Record
 from extras.archive.results import Results
 from extras.archive.worker import Task, load_handler, without_token
 from whosaid.answer.kept import for_keeping
@@ -36,12 +37,20 @@ class WrongInput(Exception):
 
 @dataclass(slots=True)
 class Archive:
-    """The command line, the recordings to transcribe, and their common task."""
+    """The command line, the recordings to transcribe, and their common task. `aside` are the names
+    of results that could not replace a file, and so have ids.
+    """
 
     options: argparse.Namespace
     recordings: Sequence[Recording]
     task: Task
     results: Results
+    aside: list[str] = field(default_factory=list)
+
+    def note(self, record: Record, name: str) -> None:
+        """Note a result that is not at its `name`."""
+        if record.result not in ("", name):
+            self.aside.append(record.result)
 
 
 def say(line: str) -> None:
@@ -122,13 +131,16 @@ def find(
 def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
     """Return the recordings for which no earlier answer suffices, and print why."""
 
-    def look(recording: Recording) -> str | None:
+    def look(recording: Recording) -> Record | str:
         return archive.results.reuse(recording, archive.task.request_for(recording))
 
     looked = list(zip(left, storage.in_parallel(look, left), strict=True))
-    again = [(each, why) for each, why in looked if why is not None]
+    again = [(each, why) for each, why in looked if isinstance(why, str)]
     if done := len(looked) - len(again):
         say(f"{counted(done)} made from existing answers")
+    for recording, found in looked:
+        if isinstance(found, Record):
+            archive.note(found, recording.result)
     for why, number in Counter(why for _, why in again if why).most_common():
         say(f"{counted(number)} transcribed again, because the answer {why}")
     return [each for each, _ in again]
@@ -144,14 +156,18 @@ def compute(archive: Archive, left: Sequence[Recording]) -> None:
         before = len(archive.recordings) - len(left)
         done = f", {before} done before" if before else ""
         say(f"{counted(len(left))} to do{done}: {cluster.pool}")
-        progress = Progress(left)
+        progress, names = Progress(left), {each.id: each.result for each in left}
         for record in cluster.run(left):
             progress.add(record)
+            archive.note(record, names[record.id])
     print(progress.summary())
 
 
 def report(archive: Archive, unfinished: Sequence[Recording] = ()) -> int:
-    """Print failed recordings and recordings without a record; return the exit status."""
+    """Print names with ids, failures and recordings without a record; return the exit status."""
+    if aside := archive.aside:
+        why = "the name ends with an id, because another recording's file or yours has its own"
+        say(f"{counted(len(aside))}, {', '.join(sorted(aside)[:MOST_NAMED])}: {why}")
     ids = {each.id for each in archive.recordings}
     failed = archive.results.errors(ids)
     if failed:

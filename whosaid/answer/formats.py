@@ -1,6 +1,6 @@
 """All formats of an answer's files. Every command and route renders its files by this table."""
 
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 
 from config import OutputFormat
@@ -34,8 +34,3 @@ MEDIA_TYPES = {
 def file_bytes(form: str, text: str) -> bytes:
     """Return the bytes of a file, given its text as in an answer's `output`. Raises ValueError."""
     return b64decode(text) if form in IN_BASE64 else text.encode(errors="surrogatepass")
-
-
-def file_text(form: str, content: bytes) -> str:
-    """Return the inverse of `file_bytes`. Raises UnicodeDecodeError."""
-    return b64encode(content).decode() if form in IN_BASE64 else content.decode()

@@ -316,3 +316,23 @@ def test_a_run_that_ends_early_goes_on(folder, cluster, capsys, fault, status, t
     cluster.fault = None
     assert call(folder) == 0
     assert len(names(folder, "results")) == 2
+
+
+def test_files_that_the_user_has_edited_stay(folder, cluster, capfd):
+    """A result whose texts would change is written beside the edited file, under another name."""
+    results = folder / "out" / "results"
+    assert transcribed(cluster, folder, "--formats", "srt,txt") == 2
+    write = (results / "a.srt").write_text
+    write("my subtitles")
+    before = {path.name: path.read_bytes() for path in results.iterdir()}
+    assert transcribed(cluster, folder, "--formats", "srt,txt,vtt") == 0
+    found = {path.name: path.read_bytes() for path in results.iterdir()}
+    assert found.items() >= {**before, "a.json": found["a.json"], "b.json": found["b.json"]}.items()
+    assert sorted(found) == [f"{n}.{f}" for n in "ab" for f in ("json", "srt", "txt", "vtt")]
+    assert "a: " not in capfd.readouterr().err
+    for more, again in ((["--highlight-words"], 0), (["--language", "de"], 2)):
+        assert transcribed(cluster, folder, "--formats", "srt", *more) == again
+        assert (results / "a.srt").read_text() == "my subtitles"
+        assert len([*results.glob("a-*.srt")]) == 1 + bool(again)
+        assert len([*results.glob("b*.srt")]) == 1
+        assert "1 recording, a-" in capfd.readouterr().err

@@ -33,7 +33,7 @@ def test_written_records_are_found(out, results):
     assert (results.find("a"), results.find("b"), results.errors("ab")) == (DONE, FAILED, [FAILED])
     written = json.loads(storage.read(storage.join(out, "results", "talks", "a.json")))
     assert written.pop("recording") == {**DONE.to_json(), "status": "done"}
-    assert written == ANSWER
+    assert written == {**ANSWER, "output": {"srt": "1\n"}}
     assert storage.read(storage.join(out, "results", "talks", "a.srt")) == b"1\n"
     results.write_error(replace(FAILED, id="a"))  # an error of a recording that has a result
     results.forget_errors("bx")
@@ -108,9 +108,10 @@ def test_a_result_is_reused_if_the_recording_is_unchanged(out, results):
     touched = Recording("new", recorded, 5, 8, result="a")
     german = RunRequest({}, {**request.parameters, "language": "de"})
     assert results.reuse(touched, german) == "was made with other parameters (language)"
-    assert results.reuse(touched, request) is None
+    reused = replace(record, id="new", modified=8, result="a")
+    assert results.reuse(touched, request) == reused
     assert results.finished() == {"new"}
-    assert results.find("new") == replace(record, id="new", modified=8, result="a")
+    assert results.find("new") == reused
     subtitles = storage.read(storage.join(out, "results", "a.srt"))
     assert subtitles == b"1\n00:00:00,000 --> 00:00:01,000\none\n"
     storage.write(recorded, b"noise")
