@@ -12,6 +12,7 @@ from tests.helpers.transcription_server import (
     ANSWER,
     DECODED,
     HALF,
+    INFO,
     FakeHandler,
     FakeServer,
     encode,
@@ -224,6 +225,39 @@ def test_a_job_is_sent_again_with_its_key(fake):
     with pytest.raises(Failed, match="502"):
         ask(fake, jobs=True)
     assert fake.asked == [SENT]
+
+
+def test_another_run_takes_the_job_of_the_same_request(fake):
+    """Equal recordings of one run have a job each; other models have others."""
+    fake.replies = [job("succeeded", 202, answer=ANSWER)]
+    first, second = (Client(fake.url, jobs=True) for _ in range(2))
+    for client in (first, first, second):
+        ask_once(client)
+    fake.info = {**INFO, "model": "openai/whisper-small"}
+    ask_once(Client(fake.url, jobs=True))
+    keys = [each["idempotency-key"] for each in fake.headers if "idempotency-key" in each]
+    assert (keys[2], len({*keys})) == (keys[0], 3)
+
+
+def test_a_job_that_is_lost_is_sent_again(fake):
+    """Another run, which had the same job, took its answer; or the job failed before this run."""
+    gone = refuse(404, {"error": {"message": "NOT_FOUND: there is no such job"}})
+    used = refuse(422, {"error": {"message": "IDEMPOTENCY_KEY_REUSED: another"}})
+    failed = job("failed", 202, error={"code": "X", "message": "X: y"})
+    done = job("succeeded", 202, answer=ANSWER)
+    for replies, asked in (
+        ([job("queued", 202), gone, done], [SENT, *LOOKS, SENT, FORGOTTEN]),
+        ([used, done], [SENT, SENT, FORGOTTEN]),
+        ([failed, job("failed"), done], [SENT, FORGOTTEN, SENT, FORGOTTEN]),
+    ):
+        fake.replies = replies
+        assert ask(fake, jobs=True)[0] == ANSWER
+        assert fake.asked == asked
+        fake.asked.clear()
+    fake.replies = [used]
+    with pytest.raises(Failed, match="IDEMPOTENCY_KEY_REUSED"):
+        ask(fake, jobs=True)
+    assert fake.asked == [SENT] * 3
 
 
 @pytest.mark.parametrize(

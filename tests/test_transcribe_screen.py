@@ -154,6 +154,15 @@ def test_the_time_left_counts_only_work_of_this_run(moment, resumes, left):
     assert str(stage) == f"1:10 of 1:40 of speech, about {left} left"
 
 
+def test_ctrl_c_says_that_a_job_goes_on(lines):
+    with suppress(KeyboardInterrupt), Terminal().shown({ONE: 1}) as run:
+        run.begin(ONE)
+        run.work(ONE, "waiting for the server", None, True)
+        raise KeyboardInterrupt
+    goes_on = "the server's job goes on, and the next run takes its answer"
+    assert lines() == [f"one.wav: stopped at 0%; {goes_on}"]
+
+
 @pytest.mark.parametrize("exists", [False, True])
 def test_ctrl_c_says_what_the_next_run_goes_on_from(lines, tmp_path, exists):
     file = tmp_path / "one.partial.jsonl"

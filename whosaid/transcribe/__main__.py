@@ -89,7 +89,7 @@ class TranscriptionJob:
         begun = None
         if described is not None:
             begun = self.endpoint.partial_answer(recording, described, request)
-        run.work(path, self.endpoint.first_stage, begun)
+        run.work(path, self.endpoint.first_stage, begun, self.endpoint.jobs)
         started = time.monotonic()
         advance = partial(run.advance, path)
         with self.endpoint.transcribed(files, self.parameters, advance, begun) as answer:

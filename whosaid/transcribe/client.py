@@ -6,14 +6,15 @@ It requests events, but accepts plain JSON from a server without events. Nothing
 import base64
 import json
 import re
-import secrets
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from hashlib import sha256
+from itertools import count
 from typing import Any, ClassVar, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -35,6 +36,8 @@ MOST_REFUSALS, MOST_LOST_CONNECTIONS = 30, 3
 # A proxy's statuses for an unreachable server. GETs are sent again, because they change nothing.
 GATEWAY = (502, 504)
 LONGEST_WAIT_S = 120.0
+# Jobs for a recording, and the errors after which another is sent: a job is gone, or a key is used.
+MOST_JOBS, ANOTHER_JOB = 3, ("NOT_FOUND: ", "IDEMPOTENCY_KEY_REUSED: ")
 
 # The end of a URL that names one of the server's routes, its page, or OpenAI's SDK's base.
 ROUTE = re.compile(
@@ -122,6 +125,8 @@ class Client:
     jobs: bool = False
     first_stage: ClassVar[str] = "waiting for the server"
     _reached: threading.Event = field(default_factory=threading.Event)
+    # The numbers of requests with equal bodies, by digest: each of them has its own job.
+    _copies: dict[str, Iterator[int]] = field(default_factory=lambda: defaultdict(count))
 
     @property
     def models(self) -> dict[str, Any] | None:
@@ -169,22 +174,47 @@ class Client:
         if not self.jobs:
             yield self._ask("POST", "", body, lambda response: _read(response, on_progress))
             return
-        key = {b"Idempotency-Key": secrets.token_hex().encode()}  # one job of all tries
-        job = self._ask("POST", JOBS, body, _job, key)
-        place, pause = f"{JOBS}/{job['id']}", FIRST_PAUSE_S
-        while job["status"] in ("queued", "running"):
-            self.sleep(pause)
-            pause = min(SLOWER * pause, LONGEST_PAUSE_S)
-            job = self._ask("GET", place, b"", _job)
-            if progress := job.get("progress"):
-                on_progress(float(progress["done"]), float(progress["total"]))
+        job = self._ended_job(body, on_progress)
         if job["status"] == "succeeded":
             yield _answer(job["answer"])
-        with suppress(Failed, _Retry):  # it expires
-            self._ask_once("DELETE", place, b"", lambda response: None)
+        self._forget(job)
         if job["status"] != "succeeded":
             error = job.get("error") or {}
             raise failure(str(error.get("message", f"the job was {job['status']}")))
+
+    def _ended_job(self, body: bytes, on_progress: OnProgress) -> dict[str, Any]:
+        """Return the ended job of a request, which an interrupted run may have sent. Send another
+        if that run's has failed, or another run deletes the job. Raises Failed.
+        """
+        digest = sha256(repr(self.models).encode() + body).hexdigest()
+        copy, attempt = next(self._copies[digest]), 0
+        while True:
+            attempt += 1
+            key = {b"Idempotency-Key": f"{digest}-{copy}-{attempt}".encode()}
+            try:
+                job = self._ask("POST", JOBS, body, _job, key)
+                if attempt < MOST_JOBS and job["status"] in ("failed", "cancelled"):
+                    self._forget(job)
+                    continue
+                return self._followed(job, on_progress)
+            except Failed as error:
+                if attempt == MOST_JOBS or not str(error).startswith(ANOTHER_JOB):
+                    raise
+
+    def _followed(self, job: dict[str, Any], on_progress: OnProgress) -> dict[str, Any]:
+        """Return the job once it has ended. Raises Failed."""
+        pause = FIRST_PAUSE_S
+        while job["status"] in ("queued", "running"):
+            self.sleep(pause)
+            pause = min(SLOWER * pause, LONGEST_PAUSE_S)
+            job = self._ask("GET", f"{JOBS}/{job['id']}", b"", _job)
+            if progress := job.get("progress"):
+                on_progress(float(progress["done"]), float(progress["total"]))
+        return job
+
+    def _forget(self, job: Mapping[str, Any]) -> None:
+        with suppress(Failed, _Retry):  # it expires
+            self._ask_once("DELETE", f"{JOBS}/{job['id']}", b"", lambda response: None)
 
     def _ask(
         self, method: str, route: str, body: bytes, read: Read[T], more: Headers | None = None

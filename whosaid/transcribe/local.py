@@ -40,7 +40,7 @@ def load(choose: Callable[[], ModelSettings]) -> Endpoint:
 class LocalEndpoint:
     """`Client`'s counterpart in this process; `names` are its models' by field of ModelSettings."""
 
-    first_stage = "decoding the audio"
+    first_stage, jobs = "decoding the audio", False
 
     def __init__(self, choose: Callable[[], ModelSettings], names: Mapping[str, Any]) -> None:
         self.models, self._choose = dict(names), choose

@@ -94,7 +94,7 @@ URL = "scripts/serve's, or an endpoint's; API_KEY holds its key"
 OTHER_NAMES = {"--api-key": "API_KEY", "--rename": "--speaker-names"}
 JOB = (
     "send recordings as jobs and ask for their answers, because a proxy would end long requests;"
-    " the server has to keep jobs"
+    " the server has to keep jobs, which go on after Ctrl+C: the next run takes their answers"
 )
 LIVE_HELP = (
     "Words appear while they are spoken. Ctrl+C ends the audio and waits for its last words; a"

@@ -70,6 +70,7 @@ class RecordingStage:
     skipped: float = 0.0
     share: float = 0.0
     partial: PartialAnswer | None = None
+    is_job: bool = False
 
     def begin(self, text: str) -> None:
         if text != self.text:
@@ -141,12 +142,14 @@ class Run:
         """Show that the models load, before anything is done to the recording."""
         self._bars[path][1].begin("loading the models")
 
-    def work(self, path: Path, text: str, partial: PartialAnswer | None = None) -> None:
+    def work(
+        self, path: Path, text: str, partial: PartialAnswer | None = None, is_job: bool = False
+    ) -> None:
         """Show that work on the recording begins, by `text`; `partial` keeps what is written."""
         if not self._ended_bytes:  # the models' load does not count
             self._since = time.monotonic()
         stage = self._bars[path][1]
-        stage.partial = partial
+        stage.partial, stage.is_job = partial, is_job
         stage.begin(text)
         if partial is not None and partial.resumes:
             self.say(f"{path}: goes on from {partial.path}")
@@ -179,6 +182,8 @@ class Run:
         """Show the summary; if the run was interrupted, name the recordings that had begun."""
         for path, (_, stage) in [*self._bars.items()] if interrupted else ():
             again = "the next run begins it anew"
+            if stage.is_job:
+                again = "the server's job goes on, and the next run takes its answer"
             if stage.partial is not None and stage.partial.path.exists():
                 again = f"{stage.partial.path} keeps that, and the next run goes on from there"
             self.say(f"{path}: stopped at {stage.share:.0%}; {again}")
