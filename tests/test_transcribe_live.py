@@ -595,6 +595,9 @@ def wav(rate: int, body: bytes, channels: int = 1, size: int | None = None) -> b
         (b"", 16_000, b""),
         (b"\1\2\3", 16_000, b"\1\2\3"),
         (bytes(range(256)) * 100, 16_000, bytes(range(256)) * 100),
+        # Samples that begin like MPEG.
+        *((start * 5_000, 16_000, start * 5_000) for start in (b"\xff\xfb", b"\xff\xf1", b"G\0")),
+        (b"\xff\xfb\x90\xc4", 16_000, b"\xff\xfb\x90\xc4"),
         (wav(24_000, b"\1\2\3\4"), 24_000, b"\1\2\3\4"),
         # As ffmpeg announces what it cannot know.
         (wav(16_000, b"\1\2" * 9_000, size=2**32 - 1), 16_000, b"\1\2" * 9_000),
@@ -613,6 +616,11 @@ def test_standard_input_has_samples_or_wav(data, rate, samples):
     [
         b"OggS" + bytes(100),
         bytes(4) + b"ftypisom" + bytes(20),
+        b"RIFF" + bytes(4) + b"AVI " + bytes(20),
+        (b"\xff\xfb\x90\xc4" + bytes(413)) * 2,  # MP3 of 128 kbit/s at 44.1 kHz
+        (b"\xff\xf3\x5a\xc0" + bytes(177)) * 2,  # of 40 kbit/s at 16 kHz, with padding
+        (b"\xff\xf1\x4c\x40\x02\x1f\xfc" + bytes(9)) * 2,  # ADTS
+        (b"G\x40\x11\x10" + bytes(184)) * 5,  # MPEG-TS
         wav(44_100, b""),
         wav(16_000, b"", channels=2),
         wav(16_000, b"")[:30],
