@@ -109,6 +109,7 @@ async def test_an_estimated_duration_bounds_no_times():
 
 
 async def test_pings_go_out_while_nothing_comes():
+    """Three in a row, however many come before the first part on a busy machine."""
     go_on = asyncio.Event()
 
     async def slow():
@@ -119,11 +120,9 @@ async def test_pings_go_out_while_nothing_comes():
     seen = []
     async for part in sse.with_pings(slow(), 0.001):
         seen.append(part)
-        if seen.count(sse.PING) == 3:
+        if seen[-4:] == [b"first", *3 * [sse.PING]]:
             go_on.set()
     assert [part for part in seen if part != sse.PING] == [b"first", b"last"]
-    assert seen[0] == b"first"
-    assert seen.count(sse.PING) >= 3
     assert sse.PING == b": ping\n\n"
 
 
