@@ -72,15 +72,26 @@ def test_samples_come_within_four_milliseconds(audio_format):
 
 
 @settings(max_examples=20)
-@given(st.sampled_from(AudioFormat), st.lists(st.integers(0, 400), max_size=20))
-def test_time_goes_on_after_a_flush(audio_format, counts):
+@given(st.sampled_from(AudioFormat), st.lists(st.integers(0, 800), max_size=20))
+def test_time_goes_on_after_a_flush(audio_format, sizes):
     """After any number of flushes: fractions of samples do not add up to a drift."""
     stream, heard, given_back = AudioStream(audio_format), 0, 0
-    for count in counts:
-        heard += count
-        given_back += len(stream.push(noise(audio_format, count))) + len(stream.flush())
-        assert given_back == -(-heard * SAMPLE_RATE // audio_format.rate)
+    for size in sizes:
+        heard += size
+        given_back += len(stream.push(bytes(size))) + len(stream.flush())
+        count = heard // audio_format.bytes_per_sample
+        assert given_back == -(-count * SAMPLE_RATE // audio_format.rate)
         assert len(stream.flush()) == 0
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 801), max_size=20))
+def test_flushes_between_bytes_change_no_sample(cuts):
+    heard, stream = noise(AudioFormat.PCM_16000, 400), AudioStream(AudioFormat.PCM_16000)
+    places = [0, *sorted(cuts), len(heard)]
+    pieces = [[stream.push(heard[a:b]), stream.flush()] for a, b in pairwise(places)]
+    found = np.concatenate([each for pair in pieces for each in pair])
+    np.testing.assert_array_equal(found, pushed(AudioFormat.PCM_16000, heard, []))
 
 
 def test_a_flushed_stream_leaves_nothing_behind(monkeypatch):

@@ -47,8 +47,7 @@ class AudioStream:
         return self._resampled(self._resampler, frame)
 
     def flush(self) -> NDArray[np.float32]:
-        """Return the filter's remaining samples; drop an incomplete one. More bytes may follow."""
-        self._odd = b""
+        """Return the filter's remaining samples. More bytes may follow."""
         if self._resampler is None:
             return np.zeros(0, np.float32)
         rest = self._resampled(self._resampler, None)
