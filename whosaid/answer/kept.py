@@ -71,7 +71,6 @@ class RunRequest:
     parameters: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the `made_with` object for a new answer."""
         return {"models": self.models, "parameters": _without_clips(self.parameters)}
 
     def why_not(self, answer: Mapping[str, Any]) -> str:

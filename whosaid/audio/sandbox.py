@@ -355,7 +355,6 @@ def log_layers() -> None:
 
 
 def held_layers(_: bytes) -> Work:
-    """Return the layers that hold in this fork."""
     yield from ()
     return _layers, b""
 

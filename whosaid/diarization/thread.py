@@ -58,7 +58,6 @@ class DiarizationThread(ShortestFirst):
         self._threads, self._device = threads, device
 
     def warm_up(self, diarizer: Diarizer) -> None:
-        """On CUDA, run `warm_up` in the thread."""
         if self._device.type == "cuda":
             self.compute(QueuedAudio(0.0), partial(warm_up, diarizer)).result()
 

@@ -133,7 +133,6 @@ class ReferenceClip(BaseModel):
 
     @property
     def content(self) -> str:
-        """Return the clip or the voice as text."""
         return self.voice.model_dump_json() if self.voice else self.reference[:]
 
 

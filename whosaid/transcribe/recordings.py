@@ -73,7 +73,6 @@ class Recording:
         return sum(each.st_size for each in statuses), max(each.st_mtime_ns for each in statuses)
 
     def read(self) -> list[bytes]:
-        """Return the content of each file."""
         if self.piped is not None:
             return [self.piped]
         return [path.read_bytes() for path in (self.path, *self.others)]

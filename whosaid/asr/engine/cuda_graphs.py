@@ -229,7 +229,6 @@ class CudaGraphRunner(StepRunner):
         logger.error("CUDA graphs%s are off, so decoding is slower: %s", lanes, reason)
 
     def usual_passes(self, state: DecodeState, encoder: Encoder) -> dict[str, list[Pass]]:
-        """Return the passes to capture, by kind."""
         return {
             "step": self._steps(state),
             "prefill": self._prefills(state, encoder),

@@ -82,7 +82,6 @@ def rescore(
 def _written(
     row: CachedRow, prompt: tuple[int, ...], result: DecodeResult, accepted: Sequence[Alternative]
 ) -> DecodeResult:
-    """Return the `result` with `accepted` alternatives."""
     tokens, replaced = [*result.tokens], list[Replacement]()
     for start, stop, new in accepted:
         begin = start + len(tokens) - len(result.tokens)

@@ -253,7 +253,6 @@ class Scheduler:
         return work if part is Part.CALLER else None
 
     def set_rows(self, lane: Lane, rows: int) -> None:
-        """Note how many rows a lane's batch can have."""
         self._queue(lane).rows = rows
 
     # Events

@@ -97,7 +97,6 @@ class DecodeSequence:
 
     @property
     def timestamps(self) -> bool:
-        """Return whether the current attempt has timestamps."""
         fallback = self.options.fallback if self.retried else None
         return self.options.timestamps and (fallback is None or fallback.retry_timestamps)
 

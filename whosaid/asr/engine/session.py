@@ -55,7 +55,6 @@ class Session:
 
     @property
     def free_rows(self) -> int:
-        """Return how many more requests fit into the session's rows."""
         return max(0, self.most_rows - self._outstanding)
 
     def add(self, requests: Sequence[Request]) -> None:

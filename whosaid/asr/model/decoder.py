@@ -369,7 +369,6 @@ class Decoder:
         return x
 
     def headed(self, hidden: Tensor) -> Tensor:
-        """Return `hidden` after the base head, if there is one."""
         return hidden if self.base_head is None else self.base_head(hidden).squeeze(-2)
 
     def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:

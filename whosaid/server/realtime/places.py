@@ -68,7 +68,6 @@ class LivePlace:
         self._move(Stage.GONE, self.ending)
 
     async def wait_until(self, stage: Stage, seconds: float) -> None:
-        """Wait until the session reaches `stage`, at most so many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._reached[stage].wait()
