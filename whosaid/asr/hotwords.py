@@ -61,8 +61,8 @@ class HotWords:
     @cached_property
     def _sounds(self) -> list[tuple[str, str]]:
         """Return every way in which phrases sound, and the phrase of each."""
-        named = ((each, ()) if isinstance(each, str) else each.spellings for each in self.phrases)
-        return [(sound(each), text) for text, more in named for each in (text, *more)]
+        named = (HotWord(text=each) if isinstance(each, str) else each for each in self.phrases)
+        return [(sound(way), each.text) for each in named for way in (each.text, *each.sounds_like)]
 
     def alike(self, texts: Sequence[str]) -> list[list[Match]]:
         """Return for each text the phrases that sound most like it, at most MOST_PHRASES.

@@ -159,10 +159,6 @@ class HotWord(BaseModel):
     text: PhraseText
     sounds_like: Annotated[tuple[PhraseText, ...], Field(strict=False, max_length=MAX_SOUNDS)] = ()
 
-    @property
-    def spellings(self) -> tuple[str, tuple[str, ...]]:
-        return self.text, self.sounds_like
-
 
 def _read_phrase(value: object) -> str | HotWord:
     given = {"text": value} if isinstance(value, str) else value
