@@ -5,8 +5,6 @@ smaller one that drafts for it, and a diarization model. A request has `inputs`,
 base64, and `parameters`, which override the defaults of `config.InferenceConfig`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys
@@ -15,7 +13,7 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 # hf-serve imports this file by its path and leaves the repository off the import path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -42,6 +40,7 @@ with modules_that_stay():
     from whosaid.audio import sandbox
     from whosaid.audio.decode import AudioLimits
     from whosaid.diarization import import_ahead, load_diarizer
+    from whosaid.diarization.diarizer import Diarizer
     from whosaid.endpoint import Decoded, Endpoint, Event, Finished, Models, Workers
     from whosaid.endpoint.loading import (
         adapted,
@@ -51,6 +50,7 @@ with modules_that_stay():
         request_errors,
         timed,
     )
+    from whosaid.endpoint.request import TranscriptionRequest
     from whosaid.runtime.device import (
         choose_device,
         choose_dtype,
@@ -59,10 +59,6 @@ with modules_that_stay():
     )
     from whosaid.runtime.errors import loading
     from whosaid.runtime.on_demand import OnDemand
-
-if TYPE_CHECKING:
-    from whosaid.diarization.diarizer import Diarizer
-    from whosaid.endpoint.request import TranscriptionRequest
 
 logger = logging.getLogger("endpoint")
 

@@ -4,16 +4,15 @@ Its times are finite, in order, within the audio and rounded to hundredths of a 
 times the models returned. The files under `output` are made from these times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from config import InferenceConfig
 from whosaid.answer.formats import FORMATS
 from whosaid.answer.rendering import Rendering
+from whosaid.payload.parameters import Voice
 from whosaid.transcript import (
     Block,
     Channel,
@@ -27,9 +26,6 @@ from whosaid.transcript import (
     Word,
     by_voice,
 )
-
-if TYPE_CHECKING:
-    from whosaid.payload.parameters import Voice
 
 SHORTEST = 2  # hundredths of a second: one step of Whisper's timestamps
 

@@ -1,20 +1,16 @@
 """Prints a transcript on a terminal, also while it grows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from whosaid.transcribe.live_transcript import LiveTranscript, TranscriptItem
 from whosaid.transcribe.screen import notes, speed
-
-if TYPE_CHECKING:
-    from whosaid.transcribe.live_transcript import LiveTranscript, TranscriptItem
 
 SPEAKER_STYLES = ("cyan", "magenta", "yellow", "green", "bright_blue", "bright_red")
 

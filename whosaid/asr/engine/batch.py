@@ -5,8 +5,6 @@ sequences take the rows of finished ones; if fewer enter, the last rows move int
 belong to the sequence, so requests of several clients share a batch.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import deque

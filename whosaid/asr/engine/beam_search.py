@@ -12,8 +12,6 @@ A step reorders only what the next step reads. Which token was written at which 
 beam it continued, stays in the state, from which the best text is read back.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

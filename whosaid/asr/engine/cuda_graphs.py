@@ -15,8 +15,6 @@ torch free it with the first graph that is dropped (pytorch#193402). So all grap
 dropped together, before the memory of the state is freed.
 """
 
-from __future__ import annotations
-
 import logging
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence

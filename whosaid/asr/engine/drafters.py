@@ -5,8 +5,6 @@ state of the main model that chose a row's newest token, which every step must w
 decide a token, so a drafter changes only speed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

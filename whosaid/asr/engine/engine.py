@@ -13,8 +13,6 @@ the batches, and all sessions share their rows. An engine belongs to one thread,
 `asr.recogniser` provides. Models are never modified.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

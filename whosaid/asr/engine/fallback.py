@@ -30,8 +30,6 @@ tokens of a spoken phrase lay 0.9 s or more behind those of the phrase before, i
 those of a phrase that Whisper wrote twice at most 0.04 s.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ Noise is written again before each run, which restores
 what the last run changed, including the order of beams in the caches.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The device's memory of each lane: how many rows fit, when they are allocated and released."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

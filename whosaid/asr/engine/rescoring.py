@@ -9,8 +9,6 @@ is read again only if the row had several beams or holds a second attempt. The p
 finished row is read: steps, drafts, beams and graphs stay as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice

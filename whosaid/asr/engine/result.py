@@ -1,7 +1,5 @@
 """The result of a request: tokens, their probabilities and their attention."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

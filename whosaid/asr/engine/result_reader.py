@@ -4,8 +4,6 @@ A result is read from the device once, when its row has finished, and holds plai
 may then be moved or overwritten.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ device is still computing when the host asks, so there a step's result is read a
 was launched. Rows that had finished are masked out of that step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise

@@ -17,8 +17,6 @@ seconds of `clock`. On CUDA, where the host does not wait, a step costs one, and
 WINDOW_STEPS.
 """
 
-from __future__ import annotations
-
 import heapq
 import logging
 import math

@@ -15,8 +15,6 @@ A step is a function of tensors on the device alone, so the host never waits ins
 can replay it as a graph.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

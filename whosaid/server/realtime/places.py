@@ -1,19 +1,14 @@
 """Limits the number of live sessions, and ends them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from whosaid.errors import EndpointError
+from whosaid.live.driver import LiveDriver
 from whosaid.server.errors import Kind, Refusal
-
-if TYPE_CHECKING:
-    from whosaid.live.driver import LiveDriver
 
 # WebSocket's close statuses (RFC 6455, section 7.4.1): done; the server shuts down or the client
 # timed out; the server failed.
