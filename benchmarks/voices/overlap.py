@@ -185,10 +185,7 @@ def figures(results: dict[str, Any]) -> Tables:
             else:
                 cells |= _compared(some, rows.get((kind, sets[0]), []))
             table.append(cells)
-    degrees = [each for each in kinds if each not in (REAL, CONVERSATION)]
-    whole = [each for each in sets if all((kind, each) in rows for kind in degrees)]
-    lines = {each: [rows[kind, each] for kind in degrees] for each in whole}
-    return {"overlap": table, "plot": _plot(degrees, lines) if degrees else ""}
+    return {"overlap": table}
 
 
 def _compared(ours: Sequence[dict[str, Any]], first: Sequence[dict[str, Any]]) -> dict[str, str]:
@@ -203,19 +200,6 @@ def _compared(ours: Sequence[dict[str, Any]], first: Sequence[dict[str, Any]]) -
     # One recording has no interval.
     change = "" if ours is first or len(ours) == 1 else points(difference(*errors))
     return {CHANGE: change, "windows": windows, "time": seconds}
-
-
-def _plot(degrees: Sequence[str], lines: dict[str, list[list[dict[str, Any]]]]) -> str:
-    """Return a Mermaid chart of the errors by speaker, a line for each set of parameters."""
-    axis = ", ".join(f'"{each}"' for each in degrees)
-    rates = (
-        ", ".join(f"{100 * _count(each, OURS, BY_SPEAKER, *PARTS).rate:.1f}" for each in line)
-        for line in lines.values()
-    )
-    title = f"{BY_SPEAKER}, %: " + ", then ".join(lines).replace('"', "'")
-    chart = ["xychart-beta", f'title "{title}"', f"x-axis [{axis}]"]
-    chart += [f"line [{each}]" for each in rates]
-    return "\n".join(["```mermaid", *chart, "```"])
 
 
 def _count(rows: Sequence[dict[str, Any]], rule: str, measure: str, *parts: str) -> Count:
