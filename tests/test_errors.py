@@ -1,14 +1,10 @@
-"""Messages (code first, ASCII, one line, at most 500 characters) and the tree of errors."""
+"""Messages: code first, ASCII, one line, at most 500 characters."""
 
-from collections.abc import Iterator
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from whosaid import errors
 from whosaid.errors import ClientError, EndpointError, ServerError, StartError
-from whosaid.server.errors import Refusal
 
 
 def leaves(kind: type[EndpointError]) -> list[type[EndpointError]]:
@@ -16,23 +12,6 @@ def leaves(kind: type[EndpointError]) -> list[type[EndpointError]]:
     ours = [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
     below = [leaf for child in ours for leaf in leaves(child)]
     return below or [kind]
-
-
-def tree(kind: type[EndpointError], level: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """Level, name, status and own code of each error; a refusal has its kind's."""
-    answer = f"{kind.status} {vars(kind).get('code', '')}"
-    answer = "as its `server.errors.Kind`" if kind is Refusal else answer
-    yield level, [kind.__name__, *answer.split()]
-    for child in kind.__subclasses__():
-        if child.__module__.startswith("whosaid."):
-            yield from tree(child, level + 1)
-
-
-def test_the_module_opens_with_the_tree_of_all_errors():
-    pytest.importorskip("whosaid.server.app")  # has the other errors
-    lines = [line for line in errors.__doc__.splitlines() if line.startswith("    ")]
-    written = [((len(line) - len(line.lstrip()) - 4) // 2, line.split()) for line in lines]
-    assert written == [*tree(EndpointError)]
 
 
 def test_client_errors_and_no_others_are_value_errors():

@@ -1,21 +1,5 @@
 """The endpoint's errors: a client reads a stable code and one line, never a traceback.
 
-    EndpointError              500 ERROR
-      ClientError              400
-        InvalidRequest         400 INVALID_REQUEST
-          EmptyBuffer          400 input_audio_buffer_commit_empty
-        InvalidParameter       400 INVALID_PARAMETER
-        InvalidAudio           400 INVALID_AUDIO
-        InvalidReference       400 INVALID_REFERENCE
-        AudioTooLong           400 AUDIO_TOO_LONG
-        Unsupported            400 UNSUPPORTED
-      ServerError              500
-        ModelError             500 MODEL_ERROR
-        OutOfMemory            500 OUT_OF_MEMORY
-        Unavailable            503 UNAVAILABLE
-      StartError               500 START_FAILED
-      Refusal                  as its `server.errors.Kind`
-
 Only the constructor formats messages: code first, one line of ASCII, at most 500 characters.
 """
 
