@@ -26,14 +26,13 @@ from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defin
 from pydantic import SecretStr
 
 from config import (
-    MODEL_VARIABLES,
     REPOSITORY,
     EnvironmentSettings,
     ModelReference,
     ModelSettings,
     misspelt_variables,
 )
-from whosaid.cli.options import MODELS
+from whosaid.cli.options import MODELS as SHARED_MODELS
 from whosaid.cli.parser import (
     FAILED,
     INTERRUPTED,
@@ -56,7 +55,12 @@ REPOSITORY_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Variables with such a name become secrets of the endpoint.
 SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 SECRET_VARIABLES = {"HF_TOKEN": "ENDPOINT_HF_TOKEN", "API_KEY": "ENDPOINT_API_KEY"}
+CONDITIONING = ("--conditioning", "CONDITIONING_MODEL", "makes it follow one of several speakers")
+MODELS = (*SHARED_MODELS, CONDITIONING)
 MODEL_OPTIONS = {variable: option for option, variable, _ in MODELS}
+OPTION_VARIABLES = MODEL_OPTIONS | {"PORT": "--port"}
+# Ends of weights' file names, of which a repository needs one; model.bin is CTranslate2's.
+ENDS = {"--model": (".safetensors", "/model.bin"), "--conditioning": ("conditioning.safetensors",)}
 # A gated pipeline, and the gated models that it loads; the last only in pyannote.audio 4.
 PIPELINE, SEGMENTATION = "pyannote/speaker-diarization-3.1", "pyannote/segmentation-3.0"
 COMMUNITY = "pyannote/speaker-diarization-community-1"
@@ -122,8 +126,8 @@ def _variable(text: str) -> tuple[str, str]:
         raise argparse.ArgumentTypeError("not of the form NAME=VALUE")
     if instead := SECRET_VARIABLES.get(name.upper()):
         raise argparse.ArgumentTypeError(f"{name} is a secret: set {instead} in the environment")
-    if name.upper() in MODEL_OPTIONS:
-        raise argparse.ArgumentTypeError(f"{name} is given by {MODEL_OPTIONS[name.upper()]}")
+    if other := OPTION_VARIABLES.get(name.upper()):
+        raise argparse.ArgumentTypeError(f"{name} is given by {other}")
     return name, value
 
 
@@ -237,7 +241,7 @@ def _wrong_variable(variables: Mapping[str, str]) -> str | None:
     if misspelt := misspelt_variables(ModelSettings, ServerSettings, given=variables):
         return f"--env: {misspelt[0]}"
     given: dict[str, Any] = {name.lower(): value for name, value in variables.items() if value}
-    given |= {name.lower(): ModelReference("elsewhere") for name in MODEL_VARIABLES}
+    given["asr_model"] = ModelReference("elsewhere")
     given["api_keys_file"] = None  # a file of the container
     for settings in (ModelSettings, ServerSettings):
         fields = settings.model_fields.items()
@@ -258,9 +262,8 @@ def check(
     reads the repository, `own` is the endpoint's token, besides which it `keeps` one from before.
     """
     faults: list[str] = []
-    repository = ModelReference(options.repository, options.revision)
     try:
-        faults += _repository_faults(repository, managing or own, options.container)
+        faults += _repository_faults(options, managing or own)
         for variable, what in MODEL_OPTIONS.items():
             text = getattr(options, variable.lower())
             if text and not text.startswith("/"):
@@ -272,13 +275,12 @@ def check(
     return faults
 
 
-def _repository_faults(
-    repository: ModelReference, token: str | None, container: str
-) -> Iterator[str]:
+def _repository_faults(options: argparse.Namespace, token: str | None) -> Iterator[str]:
+    repository = ModelReference(options.repository, options.revision)
     info = _info(repository, token)
     if info is None:
         yield f"--repository: the Hub has no {repository} that the token can read"
-    elif container != CUSTOM and "handler.py" not in _files(info):
+    elif options.container != CUSTOM and "handler.py" not in _files(info):
         yield f"--repository: {repository.name} has no handler.py: upload this repository to it"
 
 
@@ -289,9 +291,9 @@ def _model_faults(
     if info is None:
         yield f"{what}: the Hub has no {model} that the token can read"
         return
-    weights = (".safetensors", "/model.bin")  # the last is CTranslate2's
-    if what == "--model" and not any(f"/{name}".endswith(weights) for name in _files(info)):
-        yield f"{what}: {model.name} has no safetensors weights, and pickled ones are not loaded"
+    ends = ENDS.get(what)
+    if ends and not any(f"/{name}".endswith(ends) for name in _files(info)):
+        yield f"{what}: {model.name} has no {ends[0]} file; pickles are not loaded"
     if info.gated and token:
         # The account of `token` has to accept the conditions of each of these.
         parts = [SEGMENTATION] if container == MANAGED else [SEGMENTATION, COMMUNITY]
@@ -333,15 +335,15 @@ def endpoint_arguments(options: argparse.Namespace, secrets: dict[str, str]) -> 
     for variable, given in (("API_KEY", "ENDPOINT_API_KEY"), ("API_KEYS_FILE", "API_KEYS_FILE")):
         if variable in secrets and (options.container, options.type) != (CUSTOM, "public"):
             raise DeployError(f"{given} needs --container custom --type public")
-    models = {name: getattr(options, name.lower()) for name in MODEL_VARIABLES}
+    models = {name: getattr(options, name.lower()) for name in MODEL_OPTIONS}
     shown = {name: value for name, value in options.env if not SECRET_NAME.search(name)}
     # The platform's proxy sends its own host names.
-    hosts = {"ALLOWED_HOSTS": "*"} if options.container == CUSTOM else {}
+    own = {"ALLOWED_HOSTS": "*", "PORT": str(options.port)} if options.container == CUSTOM else {}
     return {name: getattr(options, name) for name in PASSED_ON} | {
         "framework": "pytorch",
         "task": "custom",
         "custom_image": _image(options),
-        "env": {name: value for name, value in models.items() if value} | hosts | shown,
+        "env": {name: value for name, value in models.items() if value} | own | shown,
         "secrets": secrets or None,
         "scale_to_zero_timeout": options.scale_to_zero,
         "scaling_threshold": options.scaling_threshold or _threshold(options),
@@ -354,7 +356,7 @@ def _threshold(options: argparse.Namespace) -> int | None:
         return None
     if options.container != CUSTOM:
         return 2
-    return max(2, int(dict(options.env).get("MAX_ROWS") or DEFAULT_ROWS) // 2)
+    return max(2, int(float(dict(options.env).get("MAX_ROWS") or DEFAULT_ROWS)) // 2)
 
 
 def read_secrets(options: argparse.Namespace) -> dict[str, str]:
@@ -395,13 +397,10 @@ def check_fixed(existing: InferenceEndpoint, arguments: dict[str, Any]) -> None:
             )
 
 
-def client_headers(
-    options: argparse.Namespace, secrets: dict[str, str], managing: str
-) -> dict[str, str]:
+def client_headers(public: bool, secrets: dict[str, str], managing: str) -> dict[str, str]:
     """Return the headers with which to call the endpoint, whose operators can read them: at most
     its own key if it is public, else its own token, or the managing token if it has none.
     """
-    public = options.type == "public"
     token = secrets.get("API_KEY") if public else secrets.get("HF_TOKEN", managing)
     return {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -496,7 +495,7 @@ def run(options: argparse.Namespace, secrets: dict[str, str]) -> None:
     if options.no_wait:
         print(f"{made.name}: {made.status}")
         return
-    headers = client_headers(options, secrets, str(managing))
+    headers = client_headers(options.type == "public", secrets, str(managing))
     wait_until_running(made, options.timeout, headers)
     _say(f"asking {made.url}")
     print("\n".join(ask(made, headers)))

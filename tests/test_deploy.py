@@ -203,6 +203,7 @@ class TestCreate:
         [
             ("--container custom --image i:1", {"pendingRequests": 16}),
             ("--container custom --image i:1 --env MAX_ROWS=96", {"pendingRequests": 48}),
+            ("--container custom --image i:1 --env MAX_ROWS=96.0", {"pendingRequests": 48}),
             ("--container hf-serve --image i:1", {"pendingRequests": 2}),
             ("--scaling-threshold 7", {"pendingRequests": 7}),
             ("--scaling-metric hardwareUsage --scaling-threshold 60", {"hardwareUsage": 60}),
@@ -229,6 +230,12 @@ class TestCreate:
         assert platform.made("POST")[0]["model"]["env"]["ALLOWED_HOSTS"] == "*"
         assert deploy.main([*NAMED, *options, "--env", "ALLOWED_HOSTS=a.example"]) == 0
         assert platform.made("PUT")[0]["model"]["env"]["ALLOWED_HOSTS"] == "a.example"
+
+    @pytest.mark.parametrize(("given", "port"), [([], 8000), (["--port", "9000"], 9000)])
+    def test_custom_image_listens_on_the_port_that_the_platform_calls(self, platform, given, port):
+        assert deploy.main([*NAMED, "--container", "custom", "--image", "i:1", *given]) == 0
+        model = platform.made("POST")[0]["model"]
+        assert model["image"]["custom"]["port"] == int(model["env"]["PORT"]) == port
 
     def test_custom_image_with_an_api_key(self, platform, monkeypatch):
         monkeypatch.setenv("ENDPOINT_API_KEY", KEY)
@@ -381,7 +388,17 @@ class TestChecks:
         assert "a/ctranslate2" not in lines("--model", "a/ctranslate2")
         told = lines("--model", "a/pickled")
         assert "me/handler has no handler.py: upload this repository to it" in told
-        assert "a/pickled has no safetensors weights" in told
+        assert "a/pickled has no .safetensors file; pickles are not loaded" in told
+
+    def test_weights_that_follow_one_speaker(self, platform, lines):
+        told = lines("--conditioning", "a/none")
+        assert "--conditioning: the Hub has no a/none that the token can read" in told
+        told = lines("--conditioning", "a/b")
+        assert "--conditioning: a/b has no conditioning.safetensors" in told
+        platform.files["a/b"] = ["conditioning.safetensors"]
+        platform.files["a/empty"] = []
+        assert "a/empty" not in lines("--diarization", "a/empty", "--repository", "me/none")
+        assert "a/b" not in lines("--conditioning", "a/b", "--repository", "me/none")
 
     def test_gated_pipelines(self, platform, lines, monkeypatch):
         told = lines("--diarization", GATED)
@@ -409,6 +426,30 @@ class TestChecks:
 
 
 class TestCommandLine:
+    @pytest.mark.parametrize(
+        ("variable", "option"),
+        [
+            ("PORT=9000", "--port"),
+            ("port=9000", "--port"),
+            ("ASR_MODEL=a/b", "--model"),
+            ("CONDITIONING_MODEL=a/b", "--conditioning"),
+        ],
+    )
+    def test_variables_of_options_are_left_to_the_options(self, capsys, variable, option):
+        with pytest.raises(SystemExit) as ended:
+            deploy.main([*NAMED, "--container", "custom", "--image", "i:1", "--env", variable])
+        assert ended.value.code == 2
+        assert f"{variable.partition('=')[0]} is given by {option} " in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("model", "sent"),
+        [("a/b", "a/b"), ("/repository", "/repository"), ("models/conditioning/whisper-base",) * 2],
+    )
+    def test_conditioning_is_a_model_of_the_hub_or_a_folder(self, platform, model, sent):
+        platform.files["a/b"] = ["conditioning.safetensors"]
+        assert deploy.main([*NAMED, "--conditioning", model, "--no-wait"]) == 0
+        assert platform.made("POST")[0]["model"]["env"]["CONDITIONING_MODEL"] == sent
+
     @pytest.mark.parametrize("options", [[], ["--container", "custom", "--image", "ours:1"]])
     def test_a_key_that_no_client_could_send(self, platform, capsys, monkeypatch, options):
         told = "needs --container custom --type public"
