@@ -120,6 +120,34 @@ class TestFaults:
         assert 1.5 < result.duration < 2.1
         assert np.abs(result.samples).max() < 0.6
 
+    @pytest.mark.parametrize("name", ["opus.ogg", "vorbis.ogg", "speex.ogg", "a.oga"])
+    def test_a_damaged_page_of_an_ogg_has_a_warning(self, name):
+        """libav leaves the page out, and Opus has no packets for silence either."""
+        options = ("-c:a", "flac") if name == "a.oga" else files.FORMATS[name].split()
+        speech = files.wav_file(files.speech(12.0), 16_000)
+        data = files.encoded(speech, name, *options)
+        assert decoded(data).warnings == ()
+        middle, last = data.rfind(b"OggS", 0, len(data) // 2) + 100, data.rfind(b"OggS") + 100
+        for place, told in ((middle, "damaged"), (last, "cut short")):
+            damaged = decoded(data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :])
+            assert told in damaged.warnings[-1]
+        cut = decoded(data[:middle] + data[middle + 99 :])
+        assert "damaged" in cut.warnings[-1]
+        assert cut.duration == pytest.approx(12.0, abs=0.01)
+
+    @pytest.mark.parametrize(
+        ("form", "codec"),
+        [
+            *(("wav", "pcm_s16le"), ("wav", "mp3"), ("avi", "pcm_s16le"), ("avi", "mp3")),
+            *(("avi", "ac3"), ("caf", "pcm_s16be"), ("au", "pcm_s16be"), ("matroska", "aac")),
+        ],
+    )
+    def test_a_file_from_a_pipe_announces_no_length(self, source, form, codec):
+        data = files.ffmpeg("-i", "-", "-c:a", codec, "-f", form, "-", source=source)
+        result = decoded(data)
+        assert result.warnings == ()
+        assert result.duration == pytest.approx(2.0, abs=0.1)
+
     @pytest.mark.parametrize("name", ["a.flac", "a.tta", "a.wv"])
     def test_a_damaged_byte_moves_no_time(self, name):
         """libav returns no error for a FLAC frame beside others in a packet."""

@@ -42,11 +42,9 @@ NEAR, ELSEWHERE = 8, 0.01
 # Bins on either side that are averaged before powers are compared: 16 Hz, less than the distance
 # between a voice's harmonics.
 HIDDEN = 4
-# Frames over which these powers are averaged, and the fewest frames that are silenced or give a
-# filter.
+# Frames over which these powers are averaged; fewest frames to silence or to make a filter of.
 AVERAGED, FEWEST = 3, 3
-# Iterations of the filter's estimate. Each gives more weight to the frames that the filter
-# explains.
+# Iterations of the filter's estimate, each with more weight on the frames that it explains.
 REFINED = 3
 TINY = float(np.finfo(np.float32).tiny)
 # Channels that differ in less than this share of their power are copies of each other.

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from whosaid.audio.downmix import STRETCH_SECONDS, instead_of_mean, voice_instead_of_mean
 from whosaid.audio.filters import filtered
+from whosaid.audio.headers import UNSIZED, is_cut_short, ogg_pages
 from whosaid.audio.sandbox import Work, limit_processor_time
 from whosaid.audio.timeline import BARE, TOLERANCE, ByteClock, Timeline
 from whosaid.errors import AudioTooLong, InvalidAudio
@@ -65,13 +66,8 @@ _DECLARED_SLACK = 0.2  # seconds; headers are rounded, and include padding
 # Codecs whose damage would be heard as noise, unless their checksums are verified.
 _CHECKED = {name: {"err_detect": "crccheck+explode"} for name in ("flac", "tta", "wavpack")}
 _SILENCE_LEFT_OUT = ("libopus", "opus", "speex")  # their encoders send no packets for silence
-# Bytes. The writer of a WAV to a pipe does not know its size, and claims this or more.
-_UNSIZED_RIFF = 2_000_000_000
-# From a Matroska's or WebM's first bytes to the size of its segment.
-_MATROSKA = re.compile(rb"\x1a\x45\xdf\xa3.{,4096}?\x18\x53\x80\x67", re.DOTALL)
 _FORMAT = attrgetter("sample_rate", "layout.nb_channels", "layout.name", "format.name")
-# An ID3v2 tag, whose size has seven bits a byte. The match is the magic number alone, so that
-# tags within tags are found too.
+# The magic number of an ID3v2 tag, whose size has seven bits a byte; tags may hold others.
 _ID3 = re.compile(rb"ID3(?=[\2-\4].(.)([\0-\x7f]{4}))", re.DOTALL)
 _MPEG_AUDIO = b"\xff"  # the first byte of each frame
 
@@ -381,9 +377,9 @@ class _Recording:
             warnings.append(
                 f"the audio ends at {decoded:.2f} s where the file announces {declared:.2f} s"
             )
-        elif self._is_cut_short():
+        elif is_cut_short(self.data, self.truncated):
             warnings.append(f"the file is cut short: {decoded:.2f} s could be decoded")
-        elif self.damaged:
+        elif self.damaged or not all(ogg_pages(self.data)):
             warnings.append("parts of the file are damaged, and replaced by silence")
         return warnings
 
@@ -404,7 +400,8 @@ class _Recording:
                     if count > FREE_PACKETS + PACKETS_PER_SECOND * self.timeline.position:
                         raise InvalidAudio("its packets are far shorter than those of any codec")
                     if packet.size:
-                        self.damaged |= self.truncated  # the truncated packet was not the last
+                        # A truncated packet that sound follows was not the last.
+                        self.damaged |= self.truncated and not packet.is_corrupt
                         self.truncated = packet.is_corrupt
                     yield packet
             except MemoryError:
@@ -523,7 +520,7 @@ class _Recording:
             # A stream without a duration has the file's. In ASF all streams have the longest
             # stream's.
             own |= abs(seconds - file) > _DECLARED_SLACK and container.format.name != "asf"
-        if not own or self._is_guessed(seconds):
+        if not own or self._is_guessed(seconds) or UNSIZED.match(self.data):
             return 0.0
         # Some formats count from the file's first moment, others from 0 on its clock.
         return seconds - max(self.timeline.begin or 0.0, 0.0)
@@ -532,23 +529,6 @@ class _Recording:
         """Return whether a duration is libavformat's guess, the size by the bit rate."""
         size = len(self.data)
         return abs(seconds * (self.stream.codec_context.bit_rate or 0) / 8 - size) < size / 50
-
-    def _is_cut_short(self) -> bool:
-        """Return whether the last packet or Ogg page lacks bytes that its header declares."""
-        data = self.data
-        if data.startswith(b"OggS"):
-            # RFC 3533: 26 bytes, the number of segments, then the length of each segment.
-            page = data.rfind(b"OggS")
-            lacing = data[page + 27 : page + 27 + data[page + 26]] if len(data) > page + 26 else b""
-            return not lacing or page + 27 + len(lacing) + sum(lacing) > len(data)
-        if data.startswith(b"RIFF") and data[8:12] == b"AVI ":
-            return len(data) < int.from_bytes(data[4:8], "little") + 8 < _UNSIZED_RIFF
-        if head := _MATROSKA.match(data):
-            # The bits of an unknown size are all 1.
-            width = 9 - data[head.end()].bit_length()
-            size = int.from_bytes(data[head.end() : head.end() + width]) % (1 << 7 * width)
-            return len(data) < head.end() + width + size and size + 1 < 1 << 7 * width
-        return self.truncated and not _is_unsized_wav(data)
 
 
 def _first_moment(data: bytes) -> float | None:
@@ -582,14 +562,3 @@ def _stretches(blocks: Iterable[AudioFrame]) -> Iterator[list[AudioFrame]]:
             stretch = []
     if stretch:
         yield stretch
-
-
-def _is_unsized_wav(data: bytes) -> bool:
-    """Return whether a WAV was written to a pipe, so that its header lacks the samples' size."""
-    place = 12
-    while data.startswith(b"RIFF") and place + 8 <= len(data):
-        size = int.from_bytes(data[place + 4 : place + 8], "little")
-        if data[place : place + 4] == b"data":
-            return size == 0 or size >= _UNSIZED_RIFF
-        place += 8 + size + size % 2
-    return False

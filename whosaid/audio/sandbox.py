@@ -14,8 +14,6 @@ The system limits a fork:
 - no environment, which holds the server's keys, and no core dump;
 - system calls, files and other processes (`audio.confinement`), as far as the kernel can.
 
-macOS limits no address space.
-
 Parent and fork talk over a pair of sockets: a line of JSON, then as many bytes as the line says.
 The parent unpickles nothing from a fork. Samples pass through the socket too, because shared memory
 would need a descriptor for each recording. The parent waits for a fork in steps, so its thread may
@@ -51,7 +49,7 @@ from traceback import walk_tb
 from typing import Any, NamedTuple
 
 from whosaid.audio.confinement import LAYERS, confine, hide_memory
-from whosaid.errors import AudioTooLong, ClientError, InvalidAudio, Unavailable
+from whosaid.errors import AudioTooLong, InvalidAudio, Unavailable
 from whosaid.scheduling.steps import give_way, run_steps
 
 logger = logging.getLogger("endpoint")
@@ -74,9 +72,7 @@ MOST_SILENCE = 30.0
 PRELOADED = ("whosaid.audio.libav",)
 
 _START = "import json, sys; sys.path = json.loads(sys.argv[1]); import {0}; {0}.serve(sys.argv[2:])"
-_ERRORS: dict[str, type[ClientError]] = {
-    error.code: error for error in (InvalidAudio, AudioTooLong)
-}
+_ERRORS = {error.code: error for error in (InvalidAudio, AudioTooLong)}
 # Signals that end a process for no fault of its recording: the system sends SIGKILL when memory
 # runs out.
 _FOREIGN = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT}
@@ -123,13 +119,9 @@ class Confined:
     """
 
     def __init__(self, function: str, data: bytes, *arguments: Any) -> None:  # noqa: ANN401
-        request = {
-            "function": function,
-            "arguments": arguments,
-            "size": len(data),
-            "seconds": HEADER_SECONDS,
-        }
-        self._request, self._data = json.dumps(request).encode() + b"\n", data
+        request = {"function": function, "arguments": arguments, "size": len(data)}
+        line = json.dumps(request | {"seconds": HEADER_SECONDS})
+        self._request, self._data = line.encode() + b"\n", data
         self._fork: _Fork | None = None
         self._received, self._finished, self._repeated = 0, False, False
 
@@ -346,12 +338,9 @@ def log_layers() -> None:
     """Log which layers confine the forks, and which this system lacks."""
     with suppress(Unavailable):
         layers = run_confined(f"{__name__}:held_layers", b"")
-        lacking = [each for each in LAYERS if each not in layers]
-        logger.info(
-            "audio is decoded under %s; this system lacks %s",
-            ", ".join(layers) or "limits alone",
-            ", ".join(lacking) or "nothing",
-        )
+        held = ", ".join(layers) or "limits alone"
+        lacking = ", ".join(each for each in LAYERS if each not in layers) or "nothing"
+        logger.info("audio is decoded under %s; this system lacks %s", held, lacking)
 
 
 def held_layers(_: bytes) -> Work:
