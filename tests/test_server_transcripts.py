@@ -146,6 +146,41 @@ async def test_a_chunk_keeps_a_word_that_ends_after_it():
     assert told.split() == ["Good", "<b>morning</b>.", "Good.", "How", "are", "&", "you?"]
 
 
+async def test_an_answer_of_interleaved_channels_stays():
+    """Speakers of one channel are grouped, over chunks of the other channel."""
+    words = [
+        {"word": word, "timestamp": [at, at + 0.5], "speaker": name, "channel": channel}
+        for at, (word, name, channel) in enumerate(
+            [(" One", "A", 0), (" two.", "A", 0), (" Yes.", "B", 1), (" Three.", "A", 0)]
+        )
+    ]
+    chunks = [
+        {"text": each["word"], "timestamp": each["timestamp"], "channel": each["channel"]}
+        | {"avg_logprob": -0.1 * place}
+        for place, each in enumerate(words)
+    ]
+    spoken = {"A": [words[0], words[1], words[3]], "B": [words[2]]}
+    speakers = [
+        {"speaker": name, "text": "".join(each["word"] for each in own), "words": own}
+        | {"timestamp": [own[0]["timestamp"][0], own[-1]["timestamp"][1]]}
+        | {"channel": own[0]["channel"]}
+        for name, own in spoken.items()
+    ]
+    answer = {"speakers": speakers, "chunks": chunks, "words": words, "language": "en"}
+    answer |= {"text": " One two. Yes. Three.", "duration": 9.0, "warnings": []}
+    assert (await rendered("json", transcript=answer)).json == answer
+    speakers[1] |= {"text": " No.", "words": []}
+    made = (await rendered("json", transcript=answer)).json
+    assert [each["text"] for each in made["chunks"]] == [" One two. Three.", " No."]
+
+
+async def test_a_word_that_ends_before_its_chunk_stays():
+    """Times of words and of chunks are measured separately."""
+    answer = answer_of([(None, "Yes."), (None, "I do."), (None, "I do.")]) | {"speakers": []}
+    answer["chunks"][1]["timestamp"][0] = answer["words"][1]["timestamp"][1] + 0.01
+    assert (await rendered("json", transcript=answer)).json["words"] == answer["words"]
+
+
 async def test_chunks_that_are_not_edited_stay():
     spaced = answer_of([("A", "今日はいい天気ですね。"), ("B", "そうですね。")])
     answer = json.loads(json.dumps(spaced).replace(" ", ""))  # as Japanese is written

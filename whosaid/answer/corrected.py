@@ -4,8 +4,7 @@ A client that edits an answer changes its `speakers`, or its `chunks` if there a
 other text, words and times follow from these.
 """
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from config import InferenceConfig
@@ -28,20 +27,25 @@ def consistent(answer: Mapping[str, Any]) -> dict[str, Any]:
             word["timestamp"] = [timed.start, timed.end]
     turns.sort(key=lambda turn: turn["timestamp"][0])
     with_speakers, chunks = bool(answer.get("speakers")), chunks_of(answer)
-    text = "".join(chunk["text"] for chunk in chunks)
-    spaced = any(" " in each["text"] or each["text"].isascii() for each in turns)
-    texts = (each["text"] for each in turns)
-    written = "".join(f" {text}" if spaced and not text[:1].isspace() else text for text in texts)
-    if not with_speakers or text.split() != written.split():
+    texts, written = [each["text"] for each in chunks], [each["text"] for each in turns]
+    if any(" " in text or text.isascii() for text in written):
+        written = [text if text[:1].isspace() else f" {text}" for text in written]
+    if not with_speakers or _spoken(chunks, texts) != _spoken(turns, written):
         chunks = [
             {key: turn[key] for key in turn if key not in ("words", "speaker")} for turn in turns
         ]
-        text = written
+        texts = written
     made = {**answer, "speakers": turns if with_speakers else [], "chunks": chunks}
     words = [word for turn in turns for word in turn.get("words", ())]
     if words or "words" in answer:
         made["words"] = sorted(words, key=lambda word: word["timestamp"][0])
-    return {**made, "text": text}
+    return {**made, "text": "".join(texts)}
+
+
+def _spoken(entries: Sequence[Entry], texts: Sequence[str]) -> list[str]:
+    """Return the words of all texts, one channel after another: turns of channels interleave."""
+    pairs = sorted(zip(entries, texts, strict=True), key=lambda pair: pair[0].get("channel") or 0)
+    return "".join(text for _, text in pairs).split()
 
 
 def _turns(answer: Mapping[str, Any]) -> list[Entry]:
@@ -65,13 +69,26 @@ def _turns(answer: Mapping[str, Any]) -> list[Entry]:
 
 def _chunks(answer: Mapping[str, Any]) -> list[Entry]:
     """Return the chunks, each with its words; those of a corrected one are lost."""
-    words, chunks = deque(answer.get("words") or ()), []
+    words = [word for word in answer.get("words") or () if word["word"].strip()]
+    chunks, place = [], 0
     for chunk in chunks_of(answer):
-        own, rest = [], "".join(chunk["text"].split())
-        while words and words[0]["timestamp"][1] <= chunk["timestamp"][0]:
-            words.popleft()
-        while words and rest and rest.startswith(word := "".join(words[0]["word"].split())):
-            rest = rest.removeprefix(word)
-            own.append(words.popleft())
-        chunks.append({**chunk, "words": [] if rest else own})
+        text = "".join(chunk["text"].split())
+        if (end := _end(text, words, place)) == place:
+            # Words of a corrected chunk may stand before; others may end before their chunk begins.
+            while place < len(words) and words[place]["timestamp"][1] <= chunk["timestamp"][0]:
+                place += 1
+            end = _end(text, words, place)
+        chunks.append({**chunk, "words": words[place:end]})
+        place = end
     return chunks
+
+
+def _end(text: str, words: Sequence[Entry], place: int) -> int:
+    """Return the end of the words at `place` that make the whole `text`; `place` if they do not."""
+    end = place
+    while text and end < len(words):
+        word = "".join(words[end]["word"].split())
+        if not text.startswith(word):
+            return place
+        text, end = text.removeprefix(word), end + 1
+    return place if text else end

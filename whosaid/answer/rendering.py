@@ -72,17 +72,10 @@ class Rendering:
         With `named`, texts begin with the speaker's name if the layout shows names.
         """
         named = named and self.layout.subtitle_speakers
-        cues = [
-            cue
-            for each in self.voices
-            for cue in make_cues(
-                each.words,
-                named,
-                each.duration,
-                each.layout,
-                segment_starts(chunk.text for chunk in each.chunks),
-            )
-        ]
+        cues: list[Cue] = []
+        for each in self.voices:
+            starts = segment_starts(chunk.text for chunk in each.chunks)
+            cues += make_cues(each.words, named, each.duration, each.layout, starts)
         return sorted(cues, key=lambda cue: cue.start)
 
 

@@ -83,12 +83,8 @@ class Workers:
         max_decoded_bytes: float = inf,
     ) -> None:
         self.on_demand, self.limits = models, limits
-        self.preparation = ShortestFirst(
-            "preparation",
-            max(1, threads // PROCESSORS_PER_THREAD),
-            max_decoded_bytes,
-            partial(set_threads, 1),
-        )
+        begin, count = partial(set_threads, 1), max(1, threads // PROCESSORS_PER_THREAD)
+        self.preparation = ShortestFirst("preparation", count, max_decoded_bytes, begin)
         self.diarization = DiarizationThread(threads, device)
 
     @property

@@ -264,14 +264,8 @@ class JobStore:
         result: Result | None = None,
     ) -> bool:
         """End a running job, or cancel a queued one; return False if it has another status."""
-        values = {
-            "id": job,
-            "status": status,
-            "now": now,
-            "error": error,
-            "answer": result and result.answer,
-            "files": result and result.files,
-        }
+        values = {"id": job, "status": status, "now": now, "error": error}
+        values |= {"answer": result and result.answer, "files": result and result.files}
         if not self._rows(END, values):
             return False
         self._folder.remove(job)
