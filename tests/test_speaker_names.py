@@ -27,8 +27,7 @@ def files(names: tuple[str, str]) -> dict[str, str]:
     spoken = segments(names)
     chunks = [Chunk(each.text, each.start, each.end, words=each.words) for each in spoken]
     turns = [SpeakerTurn(each.speaker, each.start, each.end) for each in spoken if each.speaker]
-    # Wide, because a line breaks where its labels say.
-    rendering = Rendering(9.0, chunks, spoken, turns, InferenceConfig(max_line_width=1000))
+    rendering = Rendering(9.0, chunks, spoken, turns)
     return {name: form(rendering) for name, form in FORMATS.items()}
 
 

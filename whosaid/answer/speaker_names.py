@@ -72,8 +72,9 @@ def with_speaker_names(
     if voices := answer.get("voices"):
         renamed["voices"] = {names.get(label, label): each for label, each in voices.items()}
     if names and (output := answer.get("output")):
-        texts = kept.rendered(renamed, output.keys() - PLACES.keys(), kept.layout_of(parameters))
-        patched = {name: _in_file(name, output[name], names) for name in PLACES if name in output}
+        texts = kept.rendered(renamed, output.keys(), kept.layout_of(parameters))
+        left = PLACES.keys() & output.keys() - texts.keys()
+        patched = {name: _in_file(name, output[name], names) for name in left}
         renamed["output"] = {**output, **patched, **texts}
     if warnings := warnings_of(names, there):
         renamed["warnings"] = [*(renamed.get("warnings") or ()), *warnings]
@@ -117,8 +118,8 @@ def _in_file(format: str, text: str, names: Mapping[str, str]) -> str:
     )
 
 
-# For each format, patterns for the text before and after a label, and a function that escapes a
-# name.
+# For each format that an answer may not suffice to make, patterns for the text before and after a
+# label, and a function that escapes a name.
 PLACES: dict[str, tuple[str, Callable[[str], str], str]] = {
     "srt": (r"^[\d:,]+ --> [\d:,]+\n", lambda name: name.translate(SRT_LOOKALIKES), ": "),
     "vtt": ("^<v ", lambda name: escape(name, quote=False), ">"),
