@@ -641,6 +641,16 @@ def test_only_force_overwrites_foreign_files(fake, folder, capsys, name, text):
     assert reference.read_text() != text
 
 
+def test_the_demo_overwrites_only_by_force(fake, folder, capsys):
+    note = folder / "a.txt"
+    note.write_text("mine")
+    given = ["demo", str(folder / "a.ogg"), "--url", fake.url, "-o", str(folder), "-f", "srt,txt"]
+    assert (main(given), note.read_text()) == (1, "mine")
+    assert "skipped: " in capsys.readouterr().err
+    assert (folder / "a.srt").read_text() == FILES["srt"]
+    assert (main([*given, "--force"]), note.read_text()) == (0, FILES["txt"])
+
+
 def test_changed_texts_beside_a_json_file_are_kept(fake, folder, capsys):
     """A subtitle was corrected by hand, and a text was there before."""
     given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--output-format"]

@@ -126,7 +126,6 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
     formats = "json is always written; default: json,srt,vtt,txt"
     _add_options(parser, formats, "default: beside each recording")
     option(parser, "--tracks", TRACKS, type=_track, nargs="+", metavar="FILE[=NAME]")
-    option(parser, "--force", "transcribe again, and overwrite existing files", action="store_true")
     add_options(parser, "live", LIVE_HELP, LIVE_OPTIONS)
     options = _checked(parser, arguments)
     _take_tracks(parser, options)
@@ -165,8 +164,7 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
         "write files there instead of printing",
     )
     options = _checked(parser, arguments)
-    options.force, options.live, options.tracks = True, False, None
-    options.list_microphones = False
+    options.live, options.tracks, options.list_microphones = False, None, False
     options.prints = options.output_dir is None
     _check_printed(parser, options)
     if options.prints and options.parallel is not None:
@@ -257,6 +255,7 @@ def _add_options(parser: CommandParser, formats: str, folder: str) -> None:
     )
     add_parameters(parser)
     option(parser, "--text", TEXT, type=_text_file, nargs="?", const=BESIDE, metavar="FILE")
+    option(parser, "--force", "transcribe again, and overwrite existing files", action="store_true")
     formats = f"some of {', '.join(FORMATS)} separated by commas, or all; {formats}"
     names = {"type": _speaker_names, "action": "extend"}
     output = (
