@@ -144,8 +144,8 @@ export async function transcribe(files, parameters, { onMessage, ...listeners })
   return answer;
 }
 
-export const createJob = async (files, parameters, listeners) =>
-  JSON.parse(await send("v1/jobs", files, parameters, listeners));
+/** The id of a new job. */
+export const createJob = async (...given) => JSON.parse(await send("v1/jobs", ...given)).id;
 
 export const job = (id) => ask(`v1/jobs/${id}`);
 

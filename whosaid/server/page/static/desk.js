@@ -37,8 +37,7 @@ export class Desk {
       onRefresh: () => this.#drawSpeakers(),
       onChoose: (...given) => this.#chooseSpeaker(...given),
     });
-    const onRename = (label, name) => this.#rename(label, name);
-    this.timeline = new Timeline(byId("timeline"), { onSeek, onRename });
+    this.timeline = new Timeline(byId("timeline"), { onSeek, onRename: this.#rename });
     this.player = new Player(byId("player"), (seconds) => {
       this.editor.mark(seconds);
       this.timeline.mark(seconds);
@@ -74,7 +73,6 @@ export class Desk {
     byId("downloads").replaceChildren(byId("downloads").firstElementChild, ...downloads);
     this.#drawSpeakers();
     this.#showTools();
-    this.player.setLength(answer.duration);
     this.page.announce(`Done: ${byId("found").textContent}.`);
   }
 
@@ -168,7 +166,7 @@ export class Desk {
         faster: () => player.changeSpeed(1),
       }),
       ...(editor.isOpen && {
-        hear: () => editor.hasFocus() && player.playFrom(editor.caretSecond),
+        hear: () => editor.hear(),
         nextDoubtful: () => this.#goToDoubt(1),
         previousDoubtful: () => this.#goToDoubt(-1),
         choose: () => editor.choose(),
@@ -206,7 +204,7 @@ export class Desk {
   }
 
   /** Rename a speaker everywhere; returns the accepted name. Ask whether two of one name are one. */
-  #rename(label, name) {
+  #rename = (label, name) => {
     const { editor } = this;
     const { labels } = editor.speakers;
     const [before, clean] = [editor.speakers.nameOf(label), cleanName(name) || label];
@@ -219,5 +217,5 @@ export class Desk {
       byId("same-name").show();
     } else if (clean !== before) editor.rename(label, clean);
     return editor.speakers.nameOf(label);
-  }
+  };
 }

@@ -204,11 +204,7 @@ export class Editor {
   }
 
   focus = () => this.#view?.focus();
-  hasFocus = () => Boolean(this.#view?.hasFocus());
-
-  get caretSecond() {
-    return this.#view ? this.#secondAt(this.#view.state.selection.from) : 0;
-  }
+  hear = () => this.#view.hasFocus() && this.page.onPlay(this.#secondAt(this.#view.state.selection.from));
 
   /** Select the next (1) or last (-1) doubtful word; returns its second, null if there is none. */
   selectDoubtful(direction) {

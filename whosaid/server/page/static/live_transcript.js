@@ -162,7 +162,7 @@ export class LiveTranscript {
   /** The whole transcript of so many seconds, as an answer of the server. */
   answer(seconds) {
     const duration = Number(seconds.toFixed(2));
-    const items = this.#spoken;
+    const items = [...this.#items.values()].filter(({ words }) => words.length);
     const alone = items.filter(({ hasVoices }) => !hasVoices);
     putInOrder(alone.flatMap(({ words }) => words), duration);
     const blocks = items.flatMap((item) => item.blocks(this.#hasSpeakers));
@@ -183,10 +183,6 @@ export class LiveTranscript {
       warnings: [...new Set([...ofItems, ...this.#warnings])],
       words,
     };
-  }
-
-  get #spoken() {
-    return [...this.#items.values()].filter(({ words }) => words.length);
   }
 
   get #hasSpeakers() {

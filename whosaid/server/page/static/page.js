@@ -21,6 +21,7 @@ const MEANINGS = {
   INVALID_AUDIO: "This file cannot be read as a recording",
   INVALID_PARAMETER: "An option has a wrong value",
   MODEL_ERROR: "The server failed on this recording",
+  QUOTA_EXCEEDED: "The audio that your key allows a day is used",
   OUT_OF_MEMORY: "The server has too little memory for this recording",
   UNAVAILABLE: "The server lacks memory or processes at the moment",
   UNSUPPORTED: "The server's model does not support that",
@@ -68,6 +69,7 @@ const work = new Work(records, {
   },
   onText: (id, chunks) => id === opened && transcript.hear(chunks),
   onEnd,
+  onStop: fail,
 });
 const library = new Library(records, {
   stateOf: (id) => work.progressOf(id)?.short ?? "Waiting",
@@ -158,6 +160,7 @@ async function show() {
   desk.clear();
   desk.record = null;
   byId("failure").textContent = "";
+  if (work.stop?.wait) fail(work.stop);
   byId("remarks").replaceChildren();
   document.title = entry ? `${entry.file} · ${TITLE}` : TITLE;
   byId("result-title").textContent = entry?.file ?? "Transcript";
@@ -349,7 +352,7 @@ function fail(error, consequence = error.retryAfter ? `Try again in ${error.retr
   const said = meaning
     ? [html`<b>${meaning}</b>`, `: ${reason}`]
     : [`${reason[0].toUpperCase()}${reason.slice(1)}`];
-  byId("failure").replaceChildren(...said, ...code, ` ${consequence}`.trimEnd());
+  byId("failure").replaceChildren(...said, ...code, ` ${error.wait ?? consequence}`.trimEnd());
   if (error.status === 401) showStartFailure(error);
 }
 

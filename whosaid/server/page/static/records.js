@@ -1,7 +1,6 @@
 /* The records of this browser: a recording with its transcript each, of this tab and of others. */
 
 import * as database from "./database.js";
-import { newId } from "./database.js";
 import { wavFile } from "./microphone.js";
 
 /* A record's entry in the list has an `id`; a `version`, which grows with every transcript and
@@ -53,8 +52,8 @@ export class Records {
   /** Add a record, and its files unless they are stored already. Returns its entry. */
   async add(about, files) {
     const entry = { version: 1, created: Date.now(), names: {}, diarizes: false, ...about };
-    entry.id ??= newId();
-    const puts = files.map((file) => ["recordings", { id: newId(), file }]);
+    entry.id ??= database.newId();
+    const puts = files.map((file) => ["recordings", { id: database.newId(), file }]);
     entry.recordings ??= puts.map(([, { id }]) => id);
     await this.#put(entry, puts);
     return entry;
@@ -88,7 +87,7 @@ export class Records {
     const entry = { ...before, ...this.get(record.id), names, labels: labelsOf(answer), version };
     const expected = isLeft ? undefined : { id: record.id, version: record.version };
     if (await this.#put(entry, answerPuts(entry.id, answer), [], expected)) return entry;
-    const copy = { ...entry, id: newId(), version: 1, created: Date.now() };
+    const copy = { ...entry, id: database.newId(), version: 1, created: Date.now() };
     await this.#put(copy, answerPuts(copy.id, answer));
     return copy;
   }
@@ -106,7 +105,7 @@ export class Records {
 
   /** Store a file that the browser has lost. */
   async giveFile(id, file) {
-    const key = newId();
+    const key = database.newId();
     await this.change(id, { recordings: [key] }, [["recordings", { id: key, file }]]);
   }
 
@@ -165,7 +164,7 @@ export class Records {
     const parts = await partsOf(id);
     const entry = this.get(id);
     if (!parts.length || !entry) return false;
-    const recording = { id: newId(), file: wavFile(entry.file, parts, entry.rate) };
+    const recording = { id: database.newId(), file: wavFile(entry.file, parts, entry.rate) };
     const state = entry.answerBytes ? "done" : "kept";
     const made = { recordings: [recording.id], bytes: recording.file.size, state, ...changes };
     await this.change(id, made, [["recordings", recording]], [allPieces(id)]);

@@ -24,6 +24,7 @@ export class Timeline {
   #wider = this.#lens("−", "Show more time", 1 / ZOOM);
   #closer = this.#lens("+", "Show less time", ZOOM);
   #rows = new Map(); // lanes by label; "" is that of speech without text
+  #percent = (seconds) => `${((100 * seconds) / this.#span).toFixed(3)}%`;
 
   /** `onRename(label, name)` returns the accepted name. */
   constructor(place, { onSeek, onRename }) {
@@ -155,9 +156,5 @@ export class Timeline {
 
   #lens(sign, label, factor) {
     return html`<button class="plain" aria-label=${label} onclick=${() => this.#zoom(factor)}>${sign}</button>`;
-  }
-
-  #percent(seconds) {
-    return `${((100 * seconds) / this.#span).toFixed(3)}%`;
   }
 }

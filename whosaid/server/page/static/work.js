@@ -3,6 +3,7 @@
 
 import * as api from "./api.js";
 import { exclusively } from "./database.js";
+import { clock } from "./format.js";
 import { Progress } from "./progress.js";
 
 const CHANNEL = "who-said-what work";
@@ -10,6 +11,9 @@ const CHANNEL = "who-said-what work";
 const LONG_BYTES = 2 ** 17; // about a minute of a voice message
 const ENDED = ["succeeded", "failed", "cancelled"];
 const PAUSE_MS = 1000;
+const PASSING = [401, 429, 502, 503]; // after which a recording is sent again
+const AGAIN_S = 5; // later, unless the server says when
+const SPENT = "QUOTA_EXCEEDED";
 // The server accepts the recording, but no job; it may have been started anew.
 const NO_ROOM = ["JOBS_DISABLED", "JOBS_FULL", "STORAGE_FAILED"];
 const LOST = "This browser cannot read the recording: choose the file again.";
@@ -21,8 +25,9 @@ export class Work {
   #upload = Promise.resolve();
   #channel = new BroadcastChannel(CHANNEL);
   #hasJobs = false;
+  stop = null; // the refusal of the key, or for its quota, because of which nothing is sent
 
-  /** `page.onEnd` gets why a record has no answer, or the id of the record that has it. */
+  /** `page.onEnd` gets an error or the id of the record that has the answer, `onStop` a new `stop`. */
   constructor(records, page) {
     this.records = records;
     this.page = page;
@@ -39,6 +44,7 @@ export class Work {
   /** Go on with what waits. `jobs`: whether the server has them. */
   resume({ jobs }) {
     this.#hasJobs = jobs;
+    this.stop = null;
     const waiting = this.records.list.filter(({ state }) => state === "waiting").reverse();
     for (const { id } of waiting) this.watch(id);
   }
@@ -47,6 +53,7 @@ export class Work {
   async add(id, parameters, diarizes, replaces = false) {
     const changes = { parameters, replaces, wantsSpeakers: diarizes, began: Date.now() };
     await this.records.change(id, { ...changes, state: "waiting", error: null });
+    this.stop = null;
     this.watch(id);
   }
 
@@ -114,29 +121,75 @@ export class Work {
 
   /** The answer to a recording: of its job, if it has one, which a reload finds again. */
   async #answer(entry, running) {
-    const { progress, controller: { signal } } = running;
+    const { signal } = running.controller;
     const send = () => {
       const isCancelled = new Promise((_, reject) => (signal.onabort = () => reject(signal.reason)));
-      const turn = Promise.race([this.#upload, isCancelled]).then(() => this.#send(entry, running));
+      const turn = Promise.race([this.#upload, isCancelled]).then(() => this.#insist(entry, running));
       this.#upload = Promise.allSettled([this.#upload, turn]);
       return turn;
     };
-    const onLook = ({ progress: done }) => {
-      if (done) progress.transcribed(done.done, done.total, entry.wantsSpeakers);
-      else progress.say("Waiting for its turn on the server");
-    };
-    const onLost = () => progress.say("The server does not answer; trying again");
     let sent = entry.job ? { job: entry.job } : await send();
     while (!sent.answer) {
       try {
-        return await follow(sent.job, { onLook, onLost, signal });
+        return await this.#follow(sent.job, entry, running);
       } catch (error) {
-        if (error.status !== 404) throw error;
-        await this.records.change(entry.id, { job: null }); // the server has lost it
+        // The server has lost the job, or other jobs have used the quota since it was accepted.
+        if (error.status !== 404 && error.code !== SPENT) throw error;
+        await this.records.change(entry.id, { job: null });
         sent = await send();
       }
     }
     return sent.answer;
+  }
+
+  /**
+   * The answer of a job. Rejects with ApiError if the job has failed, with an AbortError once it is
+   * cancelled. An unreachable or busy server is asked again: it may be restarting.
+   */
+  async #follow(id, { wantsSpeakers }, { progress, controller: { signal } }) {
+    while (!signal.aborted) {
+      const job = await api.job(id).catch((error) => {
+        if (error.status && error.status < 500 && error.status !== 429) throw error;
+        progress.say("The server does not answer; trying again");
+      });
+      if (job?.status === "succeeded") return job.answer;
+      if (ENDED.includes(job?.status)) throw new api.ApiError(job.error?.message ?? "It was cancelled.");
+      if (job?.progress) progress.transcribed(job.progress.done, job.progress.total, wantsSpeakers);
+      else if (job) progress.say("Waiting for its turn on the server");
+      await pause(signal);
+    }
+    // The first cancels the job. It expires on the server in any case.
+    for (let i = 0; i < 2; i++) await api.removeJob(id).catch(() => {});
+    return signal.throwIfAborted();
+  }
+
+  /** Send a recording, and again while the server would refuse any. The others wait behind it. */
+  async #insist(entry, running) {
+    for (;;) {
+      try {
+        return await this.#send(entry, running);
+      } catch (error) {
+        const isAway = error.status === 0 && running.progress.share === 0; // nothing of it was sent
+        const isPassing = isAway || PASSING.includes(error.status);
+        if (!isPassing || error.code === "UNAVAILABLE") throw error;
+        await this.#pause(error, running).finally(() => (this.stop = null));
+      }
+    }
+  }
+
+  /** Wait as the server says; for a key, until there is one. */
+  async #pause(error, { progress, controller: { signal } }) {
+    const isLocked = error.status === 401;
+    const end = Date.now() + 1000 * (isLocked ? Infinity : error.retryAfter || AGAIN_S);
+    error.wait = isLocked ? "" : `Recordings wait until ${new Date(end).toLocaleTimeString()}.`;
+    const isStop = isLocked || error.code === SPENT;
+    if (isStop) this.page.onStop((this.stop = error));
+    while (Date.now() < end && (!isStop || this.stop)) {
+      const again = isLocked ? "" : ` · trying again in ${clock((end - Date.now()) / 1000 + 1)}`;
+      progress.say("Waiting for the server", error.message.replace(/[.]$/, "") + again);
+      await pause(signal);
+      signal.throwIfAborted();
+    }
   }
 
   /** Send a recording; returns the answer, or the job that makes it. */
@@ -161,7 +214,8 @@ export class Work {
     running.isHeld = true; // also until the whole file is sent
     try {
       const isJob = this.#hasJobs && bytes > LONG_BYTES;
-      const job = isJob && (await createJob(files, parameters, listeners));
+      const orNone = (error) => (NO_ROOM.includes(error.code) ? null : Promise.reject(error));
+      const job = isJob && (await api.createJob(files, parameters, listeners).catch(orNone));
       if (!job) return { answer: await api.transcribe(files, parameters, { ...listeners, onMessage }) };
       await this.records.change(id, { job });
       return { job };
@@ -171,32 +225,8 @@ export class Work {
   }
 }
 
-/** The id of a job; null if the server has no room for one. */
-const createJob = (...given) =>
-  api.createJob(...given).then(
-    ({ id }) => id,
-    (error) => (NO_ROOM.includes(error.code) ? null : Promise.reject(error)),
-  );
-
-/**
- * The answer of a job. Rejects with ApiError if the job has failed, with an AbortError once `signal`
- * is aborted, which cancels the job. An unreachable or busy server is asked again: it may be restarting.
- */
-async function follow(id, { onLook, onLost, signal }) {
-  while (!signal.aborted) {
-    const job = await api.job(id).catch((error) => {
-      if (error.status && error.status < 500 && error.status !== 429) throw error;
-      onLost();
-    });
-    if (job?.status === "succeeded") return job.answer;
-    if (ENDED.includes(job?.status)) throw new api.ApiError(job.error?.message ?? "It was cancelled.");
-    if (job) onLook(job);
-    await new Promise((resolve) => {
-      setTimeout(resolve, PAUSE_MS);
-      signal.addEventListener("abort", resolve, { once: true });
-    });
-  }
-  // The first cancels the job. It expires on the server in any case.
-  for (let i = 0; i < 2; i++) await api.removeJob(id).catch(() => {});
-  throw new DOMException("cancelled", "AbortError");
-}
+const pause = (signal) =>
+  new Promise((resolve) => {
+    setTimeout(resolve, PAUSE_MS);
+    signal.addEventListener("abort", resolve, { once: true });
+  });
