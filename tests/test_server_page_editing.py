@@ -379,6 +379,28 @@ def test_a_transcript_without_speakers_gets_some(person, url, downloads):
     assert [turn["speaker"] for turn in made["speakers"]] == [None, "SPEAKER_00", None]
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_player_never_hides_the_caret(person, url, recording, width):
+    """The caret goes up by keys and by an undo; the player stays at the top of the window."""
+    opened(person, url, recording, answer_of([(f"S{i % 2}", "a b c") for i in range(60)]))
+    person.see("#player")
+    person.look(width=width, height=700)
+    caret = "getSelection().getRangeAt(0).getBoundingClientRect()"
+    player = "desk.getBoundingClientRect().bottom"
+
+    def is_seen() -> bool:
+        return person.do(f"{player} <= {caret}.top && {caret}.bottom <= innerHeight")
+
+    caret_at(person, 90)
+    press(person, "x", *[Keys.ARROW_UP] * 20)
+    assert is_seen()
+    person.do("scrollTo(0, document.body.scrollHeight)")
+    undo(person)
+    assert is_seen()
+    press(person, *[Keys.ARROW_DOWN] * 40)
+    assert is_seen()
+
+
 def test_two_hours_are_edited_with_little_work(person, url, recording):
     """A letter changes few elements of 20,000 words, and the timeline draws no more than it has
     room for."""

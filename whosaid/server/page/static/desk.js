@@ -165,7 +165,7 @@ export class Desk {
         slower: () => player.changeSpeed(-1),
         faster: () => player.changeSpeed(1),
       }),
-      ...(editor.isOpen && {
+      ...(editor.isOpen() && {
         hear: () => editor.hear(),
         nextDoubtful: () => this.#goToDoubt(1),
         previousDoubtful: () => this.#goToDoubt(-1),

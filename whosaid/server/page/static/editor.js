@@ -1,7 +1,7 @@
 /* The text of a record, to be corrected: turns under their speakers' names, and words that play. */
 
 import { assign, freeLabel, join, rename, split, unite } from "./edits.js";
-import { html } from "./dom.js";
+import { byId, html } from "./dom.js";
 import { clock } from "./format.js";
 import { corrected, hasSpeakers, isDoubtful, manuscriptOf, schema, wordsOf } from "./manuscript.js";
 import { plain } from "./records.js";
@@ -10,6 +10,8 @@ import * as prose from "./vendor/prosemirror.js";
 
 const REFRESH_MS = 300; // after the last key, what is drawn beside the text follows
 const TYPING_MS = 3000; // in which the page does not scroll to the word that is said
+/** Pixels between the caret and the window's edges, of which the player covers the top. */
+const EDGES = { right: 5, bottom: 5, left: 5, get top() { return byId("desk").offsetHeight + 12; } };
 
 /** Takes the mark from doubtful words that were corrected. */
 const settled = new prose.Plugin({
@@ -120,6 +122,8 @@ export class Editor {
         lang: answer.language ?? "",
       },
       dispatchTransaction: (transaction) => this.#apply(transaction),
+      scrollMargin: EDGES,
+      scrollThreshold: EDGES,
       handleClick: (_, position, { detail, target }) => {
         if (detail === 1 && target.closest(".text")) this.page.onPlay(this.#secondAt(position));
         return false;
@@ -167,9 +171,7 @@ export class Editor {
     return this.#made.answer;
   }
 
-  get isOpen() {
-    return this.#view !== null;
-  }
+  isOpen = () => this.#view !== null;
 
   /** How many corrections can be undone, and done again. */
   get depths() {

@@ -149,7 +149,7 @@ export class LiveTranscript {
   /** An item's text so far; its last block has the guess as `unstable`. */
   blocksOf(id) {
     const item = this.#items.get(id);
-    const blocks = item.blocks(this.#hasSpeakers);
+    const blocks = item.blocks(this.labels.length > 0);
     if (!blocks.length && item.unstable) blocks.push({ text: "", timestamp: [item.start] });
     if (blocks.length) blocks.at(-1).unstable = item.unstable;
     return blocks;
@@ -163,14 +163,15 @@ export class LiveTranscript {
   answer(seconds) {
     const duration = Number(seconds.toFixed(2));
     const items = [...this.#items.values()].filter(({ words }) => words.length);
+    const isTold = this.labels.length > 0;
     const alone = items.filter(({ hasVoices }) => !hasVoices);
     putInOrder(alone.flatMap(({ words }) => words), duration);
-    const blocks = items.flatMap((item) => item.blocks(this.#hasSpeakers));
+    const blocks = items.flatMap((item) => item.blocks(isTold));
     const unknown = { avg_logprob: null, no_speech_prob: null };
     const chunks = blocks.map(({ text, timestamp }) => ({ text, timestamp: [...timestamp], ...unknown }));
     const words = blocks.flatMap((block) => block.words);
     words.sort((one, other) => one.timestamp[0] - other.timestamp[0]); // speakers may overlap
-    const speakers = this.#hasSpeakers ? joined(blocks) : [];
+    const speakers = isTold ? joined(blocks) : [];
     inOrder([...speakers, ...words]);
     const ofItems = [...this.#items.values()].flatMap((item) => item.warnings);
     return {
@@ -183,10 +184,6 @@ export class LiveTranscript {
       warnings: [...new Set([...ofItems, ...this.#warnings])],
       words,
     };
-  }
-
-  get #hasSpeakers() {
-    return this.labels.length > 0;
   }
 }
 
