@@ -1,8 +1,9 @@
 """Prints a transcript on a terminal, also while it grows."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import takewhile
+from itertools import cycle, takewhile
 from typing import Any
 
 from rich.console import Console
@@ -21,16 +22,9 @@ def clock(seconds: float) -> str:
     return f"{minutes:.0f}:{rest:04.1f}"
 
 
-def style_of(speaker: str, styles: dict[str, str]) -> str:
-    """Return a speaker's style from `styles`, adding a style for a new speaker."""
-    return styles.setdefault(speaker, SPEAKER_STYLES[len(styles) % len(SPEAKER_STYLES)])
-
-
 def speaker_styles(entries: Sequence[dict[str, Any]]) -> dict[str, str]:
-    styles: dict[str, str] = {}
-    for speaker in sorted({entry["speaker"] for entry in entries if entry.get("speaker")}):
-        style_of(speaker, styles)
-    return styles
+    speakers = {entry["speaker"] for entry in entries if entry.get("speaker")}
+    return dict(zip(sorted(speakers), cycle(SPEAKER_STYLES), strict=False))
 
 
 def transcript_lines(response: dict[str, Any]) -> Iterator[Text]:
@@ -87,7 +81,8 @@ class LiveScreen:
     def __init__(self, transcript: LiveTranscript, console: Console) -> None:
         self._transcript, self._console = transcript, console
         self._printed = 0  # items printed as lines
-        self._styles: dict[str, str] = {}
+        self._new_styles = cycle(SPEAKER_STYLES)
+        self._styles = defaultdict(lambda: next(self._new_styles), {"": ""})
         self._nameless: list[TranscriptItem] = []  # printed without speakers
         self._live: Live | None = None
         if console.is_terminal:
@@ -129,12 +124,10 @@ class LiveScreen:
             self._console.print(line, soft_wrap=True)
 
     def _lines(self, item: TranscriptItem) -> list[Text]:
-        lines = []
-        for block in item.blocks():
-            name = block.speaker or ""
-            style = style_of(name, self._styles) if name else ""
-            lines.append(turn_line(block.start, (name, style), block.text))
-        return lines
+        named = [(each, each.speaker or "") for each in item.blocks()]
+        return [
+            turn_line(each.start, (name, self._styles[name]), each.text) for each, name in named
+        ]
 
     def _with_guess(self, item: TranscriptItem) -> list[Text]:
         lines = self._lines(item)
