@@ -583,6 +583,18 @@ def test_a_file_above_the_servers_limit_is_not_sent(fake, folder, capsys):
     assert "not sent, because the file has" in capsys.readouterr().err
 
 
+def test_a_folder_that_is_read_only_fails_before_recordings_are_sent(
+    fake, folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(os, "access", lambda place, mode: place != folder / "deep")
+    given = ["transcribe", str(folder), "--url", fake.url]
+    assert main(given) == 1
+    read_only = f"{folder / 'deep'}: is read-only; --output-dir writes elsewhere"
+    assert f"failed: {folder / 'deep/b.WAV'}: {read_only}" in capsys.readouterr().err.splitlines()
+    assert len(fake.bodies) == 1
+    assert main([*given, "-o", str(tmp_path / "new" / "out")]) == 0
+
+
 def test_the_text_of_the_client_is_not_overwritten(fake, folder, capsys):
     script = folder / "a.txt"
     script.write_text("Good morning.")

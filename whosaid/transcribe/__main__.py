@@ -225,6 +225,8 @@ def _prepared(recording: Recording, request: kept.RunRequest, options: Namespace
         for warning in warnings:
             say(f"{recording.path}: warning: {warning}")
     work = needed_work(recording, request, formats, anew)
+    if work.write:
+        recording.check_folder()
     if text is not None:
         work = replace(work, text=path, why="")
     return work if options.force else sparing(work, WAY_OUT)

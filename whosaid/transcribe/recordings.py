@@ -85,6 +85,12 @@ class Recording:
     def output(self, name: str) -> Path:
         return self.stem.with_name(f"{self.stem.name}.{name}")
 
+    def check_folder(self) -> None:
+        """Raise Failed if outputs cannot be written, before hours of work."""
+        folder = next(each for each in self.stem.absolute().parents if each.exists())
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise Failed(f"{folder}: is read-only; --output-dir writes elsewhere")
+
     def kept_answer(self) -> dict[str, Any] | None:
         """Return the answer in the JSON file; None if there is no such file or answer."""
         try:
