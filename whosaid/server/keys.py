@@ -1,10 +1,6 @@
 """The clients' keys: API_KEY, and the keys of API_KEYS_FILE with their names, limits and weights.
 
-[newsroom]                        # the name in logs, metrics and beside jobs
-keys = ["...", "..."]             # several while one replaces another
-max_requests = 8                  # that wait or run, live sessions included
-audio_seconds_per_day = 36000     # UTC; counted again from zero after a restart
-weight = 2                        # of its windows against other names' (1)
+docs/server.md has an example of the file.
 """
 
 import hmac
