@@ -58,10 +58,6 @@ class TurnDetector:
         self._begin(0)
 
     @property
-    def speaking(self) -> bool:
-        return self._turns.speaking
-
-    @property
     def silent_for(self) -> float:
         """Seconds since the last certain step of speech, or else since the start or last reset."""
         return self._turns.silent_steps * STEP / SAMPLE_RATE
