@@ -1,15 +1,18 @@
 """A request while the engine decodes it, and the lane that it waits and runs in."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.engine.session import Session
 from whosaid.scheduling.fair_shares import WorkClass
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # A recording with more windows left is long: two minutes.
 LONG_WINDOWS = 4
