@@ -524,7 +524,7 @@ def test_the_tab_asks_for_a_key_and_keeps_it(person, tiny_endpoint, recording):
         person.see("#key").send_keys(KEY, Keys.ENTER)
         person.see("#source")
         assert "--diarization" in person.see("#no-speakers").text
-        assert person.texts("#model") == ["Model: whisper0"]
+        assert person.texts("#model") == ["Model: whisper"]
         person.browser.refresh()
         person.see("#source")
         person.do("import('/app/api.js').then(({ useKey }) => void useKey('no longer'))")
