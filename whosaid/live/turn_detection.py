@@ -1,9 +1,10 @@
 """Detects starts and stops of speech in live audio.
 
 The network and the rule are those of `asr.frontend.vad`, without its look-ahead: only past audio
-counts for the loudness, and no step is amplified beyond full scale. A start is reported once it is
-certain, some 0.2 s after the first sample of speech, and carries that sample. At a threshold of 0.5
-the turns are a file's spans, joined over pauses that are too short to end a turn.
+counts for the loudness, no step is amplified beyond full scale, and faint audio is amplified less.
+A start is reported once it is certain, some 0.2 s after the first sample of speech, and carries
+that sample. At a threshold of 0.5 the turns are a file's spans, joined over pauses that are too
+short to end a turn.
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from whosaid.asr.frontend.vad import (
 )
 from whosaid.live.settings import TurnSettings
 from whosaid.timebase import SAMPLE_RATE
+
+# 40 dB: before the first speech, rumble at -72 dB with 50 dB, as in files, passes for speech.
+MAX_GAIN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class RunningGain:
         self._peaks[self._steps % len(self._peaks)] = peak
         self._steps += 1
         gain = gain_for(loudness(self._peaks[: self._steps]))
-        return max(1.0, min(gain, 1 / max(peak, 1e-9)))
+        return max(1.0, min(gain, MAX_GAIN, 1 / max(peak, 1e-9)))
 
 
 class TurnFinder:
