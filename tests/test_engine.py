@@ -238,6 +238,25 @@ def test_language_detection_projects_no_cross_attention(monkeypatch):
     assert heard.language in engine.models.special_tokens.languages
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_annotations_are_as_likely_as_without_previous_text(num_beams):
+    """By transformers: previous text with brackets, or without, says nothing about the audio."""
+    models = models_of(TINY, RAGGED[TINY])
+    special = dataclasses.replace(models.special_tokens, annotations=(3, 5, 8))
+    engine = DecodeEngine(dataclasses.replace(models, special_tokens=special))
+    windows = windows_of(False, 3)
+    answers = decode(engine, windows, DecodeOptions(False, num_beams=num_beams))
+    prompt = torch.tensor([special.prompt("en", "transcribe", False)])
+    assert len(windows[1].prompt) > prompt.shape[1]
+    for each in windows:
+        encoded = engine.detect_language(each.samples).encoded
+        with torch.inference_mode():
+            given = {"encoder_outputs": (encoded,), "decoder_input_ids": prompt}
+            likely = models.model(**given).logits[0, -1].softmax(-1)
+        expected = float(likely[list(special.annotations)].sum())
+        assert answers[each.key].annotation_prob == pytest.approx(expected)
+
+
 def test_rejected_texts_alone_are_those_of_beams_beside_any_neighbours():
     """Rejected texts are those of beam search from the start, others transformers' greedy ones."""
     windows = windows_of(True, 8, 30)

@@ -35,8 +35,8 @@ class DecodeResult:
     `language` is the likeliest language there and `language_probability` its probability among all,
     whatever the prompt says; both are None if the vocabulary has no languages. `annotation_prob` is
     the probability that the text begins with a note or a bracket, as captions of laughter and music
-    do, which are never written; 0 if every attempt had timestamps. `replaced` are parts that were
-    written after decoding (`asr.engine.rescoring`), in order.
+    do, without previous text; they are never written. It is 0 if every attempt had timestamps.
+    `replaced` are parts that were written after decoding (`asr.engine.rescoring`), in order.
     """
 
     tokens: tuple[int, ...]

@@ -25,7 +25,8 @@ from whosaid.asr.engine.rescoring import rescore
 from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.engine.sequence import DecodeSequence
 from whosaid.asr.engine.state import DecodeState
-from whosaid.asr.model.token_tree import CachedRow
+from whosaid.asr.model.decoder import upcast
+from whosaid.asr.model.token_tree import CachedRow, read_text
 from whosaid.errors import ModelError
 from whosaid.timebase import SAMPLES_PER_TOKEN
 
@@ -62,13 +63,26 @@ class ResultReader:
         if any(map(math.isnan, text.log_probs)):
             raise ModelError("the model's scores are not numbers: its precision may be too low")
         sequence.session.stats.tokens += len(text.tokens)
-        decoded = self._cut(state, row, sequence, text)
+        annotation = self._annotation_prob(state, row, sequence)
+        decoded = replace(self._cut(state, row, sequence, text), annotation_prob=annotation)
         if first := self._preferred_first(sequence, decoded):
-            return replace(first, annotation_prob=sequence.annotation_prob)
+            return replace(first, annotation_prob=annotation)
         if not decoded.tokens:
             return decoded
         beams = text.beams[: len(decoded.log_probs)]
         return replace(decoded, attention=_attention(state, row, sequence, beams))
+
+    def _annotation_prob(self, state: DecodeState, row: int, sequence: DecodeSequence) -> float:
+        """Return the probability that the text begins with an annotation, without previous text:
+        brackets in that make annotations likely, and other words make them unlikely.
+        """
+        begin = sequence.prompt.index(self.special_tokens.start_of_transcript)
+        if not (begin and sequence.annotation_prob):
+            return sequence.annotation_prob
+        cached = CachedRow(state.decoder, state.cache, row)
+        hidden, _ = read_text(cached, sequence.prompt[begin:], 0)
+        likely = upcast(state.decoder.logits(hidden[None, -1:])[0, 0]).softmax(dim=0)
+        return float(likely[list(self.special_tokens.annotations)].sum())
 
     def _preferred_first(
         self, sequence: DecodeSequence, second: DecodeResult
@@ -174,7 +188,6 @@ class ResultReader:
             cut=loop is not None,
             language=sequence.language,
             language_probability=sequence.language_probability,
-            annotation_prob=sequence.annotation_prob,
             text_logprob=_mean(self._text_log_probs(tokens, log_probs)),
             start_logprob=self._start_logprob(sequence, tokens, log_probs),
         )
