@@ -17,8 +17,6 @@ class AudioBuffer:
 
     def append(self, samples: NDArray[np.float32]) -> None:
         """Append samples (n,), from -1 to 1; to the last piece if it has less than a second."""
-        if not len(samples):
-            return
         piece = np.rint(samples.clip(-1, 1) * 32767).astype(np.int16)
         if self._pieces and len(self._pieces[-1]) < SAMPLE_RATE:
             piece = np.concatenate([self._pieces.pop(), piece])

@@ -35,10 +35,7 @@ class AudioStream:
         self._odd = data[whole:]
         samples = decoded(data[:whole], self._format)
         self._received += len(samples)
-        if self._format.rate == SAMPLE_RATE:
-            self._returned += len(samples)
-            return samples
-        if not len(samples):
+        if self._format.rate == SAMPLE_RATE or not len(samples):
             return samples
         frame = AudioFrame.from_ndarray(samples[None], "flt", "mono")
         frame.sample_rate = self._format.rate

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 
 from whosaid.asr import Hypothesis, HypothesisWord
 from whosaid.errors import EndpointError
@@ -167,18 +168,14 @@ def words_after(sent: Sequence[Word], whole: Sequence[Word]) -> list[Word]:
     if not sent:
         return list(whole)
     last = sent[-COMPARED:]
-    end, first = last[-1].end, len(whole)
-    for index, word in enumerate(whole):
-        if word.end >= last[0].start - SECONDS:
-            first = index
-            break
-    candidates = whole[first:]
+    end, since = last[-1].end, last[0].start - SECONDS
+    candidates = list(dropwhile(lambda word: word.end < since, whole))
     distances = _distances(
         [spoken(word.text) for word in last], [spoken(w.text) for w in candidates]
     )
     ends = [candidates[0].start if candidates else end, *(word.end for word in candidates)]
     best = min(range(len(ends)), key=lambda place: (distances[place], abs(ends[place] - end)))
-    return list(candidates[best:])
+    return candidates[best:]
 
 
 def _distances(pattern: Sequence[str], text: Sequence[str]) -> list[int]:

@@ -1,10 +1,9 @@
 """Detects starts and stops of speech in live audio.
 
 The network and the rule are those of `asr.frontend.vad`, without its look-ahead: only past audio
-counts for the loudness, no step is amplified beyond full scale, and faint audio is amplified less.
-A start is reported once it is certain, some 0.2 s after the first sample of speech, and carries
-that sample. At a threshold of 0.5 the turns are a file's spans, joined over pauses that are too
-short to end a turn.
+counts for the loudness, and no step is amplified beyond full scale. A start is reported once it is
+certain, some 0.2 s after the first sample of speech, and carries that sample. At a threshold of 0.5
+the turns are a file's spans, joined over pauses that are too short to end a turn.
 """
 
 from dataclasses import dataclass
@@ -71,13 +70,9 @@ class TurnDetector:
         joined = np.concatenate([self._pending, samples])
         whole = len(joined) - len(joined) % STEP
         self._pending = joined[whole:]
-        found: list[Turn] = []
-        for start in range(0, whole, STEP):
-            (probability,) = self._stream.push(joined[start : start + STEP])
-            turn = self._turns.push(float(probability))
-            if turn is not None:
-                found.append(turn)
-        return found
+        steps = (joined[start : start + STEP] for start in range(0, whole, STEP))
+        found = [self._turns.push(float(self._stream.push(step)[0])) for step in steps]
+        return [turn for turn in found if turn is not None]
 
     def change(self, settings: TurnSettings) -> None:
         self._settings = settings

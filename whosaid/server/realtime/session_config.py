@@ -210,9 +210,7 @@ class SessionConfig:
             "include": [name for name in INCLUDES if name in self.include] or None,
             "audio": {
                 "input": {
-                    "format": {"type": kind, "rate": rate}
-                    if kind == "audio/pcm"
-                    else {"type": kind},
+                    "format": {"type": kind} | ({"rate": rate} if kind == "audio/pcm" else {}),
                     "noise_reduction": None,
                     "transcription": {
                         "model": self.model or loaded,
