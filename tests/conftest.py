@@ -224,8 +224,7 @@ def whisper_folder(tmp_path_factory) -> Path:
     """Save a Whisper of random weights that speaks a made-up vocabulary, in windows of 3 s."""
     from tests.support.tiny_whispers import SMALL, model_of, save
 
-    folder = tmp_path_factory.mktemp("whisper", numbered=False)
-    return save(folder, SMALL, model_of(SMALL, TALKATIVE))
+    return save(tmp_path_factory.mktemp("whisper"), SMALL, model_of(SMALL, TALKATIVE))
 
 
 @pytest.fixture(scope="session")

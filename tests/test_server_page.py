@@ -510,7 +510,7 @@ def test_the_microphone_is_recorded(person, url):
     assert person.texts("#failure") == [""]
 
 
-def test_the_tab_asks_for_a_key_and_keeps_it(person, tiny_endpoint, recording):
+def test_the_tab_asks_for_a_key_and_keeps_it(person, tiny_endpoint, whisper_folder, recording):
     """The models here have no diarization, which the page says before and after."""
     told = Answer(1.0, Transcript((Chunk(" Yes.", 0.0, 1.0),), "en"))
     with serving(Telling(tiny_endpoint, told), api_key=KEY) as url:
@@ -524,7 +524,7 @@ def test_the_tab_asks_for_a_key_and_keeps_it(person, tiny_endpoint, recording):
         person.see("#key").send_keys(KEY, Keys.ENTER)
         person.see("#source")
         assert "--diarization" in person.see("#no-speakers").text
-        assert person.texts("#model") == ["Model: whisper"]
+        assert person.texts("#model") == [f"Model: {whisper_folder.name}"]
         person.browser.refresh()
         person.see("#source")
         person.do("import('/app/api.js').then(({ useKey }) => void useKey('no longer'))")

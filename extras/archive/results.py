@@ -60,13 +60,13 @@ class Results:
 
     def write(self, record: Record, answer: dict[str, Any], name: str) -> Record:
         """Write formats, JSON, and last the entry in the index; return the record with its name."""
-        record = self._claim(replace(record, result=name), _output(answer))
+        record = self._claim(replace(record, result=name), answer.get("output", {}))
         self._put(record, answer)
         return record
 
     def _put(self, record: Record, answer: dict[str, Any], stay: Collection[str] = ()) -> None:
         """Write a result, except the formats that `stay` as they are."""
-        for ending, text in _output(answer).items():
+        for ending, text in answer.get("output", {}).items():
             if ending not in stay:
                 storage.write(self._result(record.result, ending), file_bytes(ending, text))
         body = {"recording": record.to_json(), **answer}
@@ -88,7 +88,7 @@ class Results:
         older, answer = self._stored(record.result)
         ours = older is None or older.path == record.path
         formats = output if older is None else FORMATS
-        if not ours or self._edited(record.result, formats, _output(answer), output):
+        if not ours or self._edited(record.result, formats, answer.get("output", {}), output):
             record = replace(record, result=with_id(record.result, record.id))
             older, _ = self._stored(record.result)
         if older and older.id != record.id:
@@ -134,16 +134,15 @@ class Results:
         if not is_of(told, recording.size, recording.modified, True, digest):
             return CHANGED
         formats = InferenceConfig.read({"output": request.parameters.get("output", [])}).output
-        before = _output(answer)
+        before = answer.get("output", {})
         answer = request.laid_out(answer, formats)
-        output = _output(answer)
+        output = answer.get("output", {})
         if missing := [name for name in formats if name not in output]:
             return f"does not give {', '.join(missing)}"
         record = replace(older, id=recording.id, modified=recording.modified)
         edited = self._edited(recording.result, output, before, output)
         if any(output[name] != before.get(name) for name in edited):
-            record = replace(record, result=with_id(recording.result, record.id))
-            edited = set()
+            record, edited = replace(record, result=with_id(recording.result, record.id)), set()
         else:
             storage.delete(self._address(INDEX, f"{older.id}.json"))
         self._put(record, answer, edited)
@@ -163,7 +162,3 @@ class Results:
         wanted = self._ids(ERRORS).intersection(ids)
         addresses = [self._address(ERRORS, f"{id}.json") for id in wanted]
         storage.in_parallel(storage.delete, addresses)
-
-
-def _output(answer: Mapping[str, Any]) -> Mapping[str, str]:
-    return answer.get("output") or {}

@@ -47,11 +47,6 @@ class Archive:
     results: Results
     aside: list[str] = field(default_factory=list)
 
-    def note(self, record: Record, name: str) -> None:
-        """Note a result that is not at its `name`."""
-        if record.result not in ("", name):
-            self.aside.append(record.result)
-
 
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
@@ -136,11 +131,10 @@ def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
 
     looked = list(zip(left, storage.in_parallel(look, left), strict=True))
     again = [(each, why) for each, why in looked if isinstance(why, str)]
-    if done := len(looked) - len(again):
+    reused = [(each.result, found) for each, found in looked if isinstance(found, Record)]
+    archive.aside += [found.result for name, found in reused if found.result != name]
+    if done := len(reused):
         say(f"{counted(done)} made from existing answers")
-    for recording, found in looked:
-        if isinstance(found, Record):
-            archive.note(found, recording.result)
     for why, number in Counter(why for _, why in again if why).most_common():
         say(f"{counted(number)} transcribed again, because the answer {why}")
     return [each for each, _ in again]
@@ -159,7 +153,8 @@ def compute(archive: Archive, left: Sequence[Recording]) -> None:
         progress, names = Progress(left), {each.id: each.result for each in left}
         for record in cluster.run(left):
             progress.add(record)
-            archive.note(record, names[record.id])
+            if record.result not in ("", names[record.id]):
+                archive.aside.append(record.result)
     print(progress.summary())
 
 

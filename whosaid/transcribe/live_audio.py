@@ -41,7 +41,6 @@ CONTAINERS = (
 # First bytes of frames of MP3 and AAC, bits that their headers share, and bytes that prove both.
 FRAMES = tuple(b"\xff%c" % each for each in b"\xfb\xfa\xf3\xf2\xe3\xe2\xf1\xf0\xf9\xf8")
 SHARED_BITS, MPEG_BYTES = 0xFFFF0CCF, 3200
-PACKET_BYTES = 188  # of MPEG-TS; each begins with "G"
 CONVERT = "ffmpeg -i FILE -f s16le -ar 16000 -ac 1 - | scripts/transcribe --live -"
 MOST_SECONDS, MOST_BYTES = 24 * 3600.0, 2**31  # of a file
 QUIET = ("-hide_banner", "-loglevel", "error", "-nostdin")
@@ -158,7 +157,7 @@ def piped(descriptor: int) -> Iterator[int | bytes]:
         yield rate
         yield from _blocks(descriptor, rate)
         return
-    if head.startswith((*FRAMES, b"G")):
+    if head.startswith(FRAMES):
         head += _exactly(descriptor, MPEG_BYTES - len(head))
     if head.startswith(CONTAINERS) or head[4:8] == b"ftyp" or _is_mpeg(head):
         raise Failed(f"standard input is neither samples nor WAV; this makes samples: {CONVERT}")
@@ -168,12 +167,9 @@ def piped(descriptor: int) -> Iterator[int | bytes]:
 
 
 def _is_mpeg(head: bytes) -> bool:
-    """Return whether frames or packets begin here; headers recur, but less than a constant does."""
-    if head.startswith(FRAMES):
-        bits = [int.from_bytes(head[at : at + 4]) & SHARED_BITS for at in range(len(head) - 3)]
-        return 3 <= bits.count(bits[0]) <= 200
-    packets = head[::PACKET_BYTES]
-    return len(head) == MPEG_BYTES and set(packets) == {*b"G"} and head.count(b"G") <= 200
+    """Return whether frames begin here: their headers recur, but less than a constant does."""
+    bits = [int.from_bytes(head[at : at + 4]) & SHARED_BITS for at in range(len(head))]
+    return head.startswith(FRAMES) and 3 <= bits.count(bits[0]) <= 200
 
 
 def _wav_rate(descriptor: int) -> int:
