@@ -10,7 +10,6 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 
 import httpx2
 import pytest
@@ -88,15 +87,6 @@ POST = (
     b"content-type: application/json\r\ncontent-length: 18\r\n\r\n"
 )
 GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """Return everything received until the server closes, even with unread requests."""
-    answer = b""
-    with suppress(ConnectionResetError):
-        while part := connection.recv(4096):
-            answer += part
-    return answer
 
 
 def test_there_are_fewer_connections_than_open_files(monkeypatch):
