@@ -429,9 +429,7 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("variable", "option"),
         [
-            ("PORT=9000", "--port"),
-            ("port=9000", "--port"),
-            ("ASR_MODEL=a/b", "--model"),
+            *(("PORT=9000", "--port"), ("port=9000", "--port"), ("ASR_MODEL=a/b", "--model")),
             ("CONDITIONING_MODEL=a/b", "--conditioning"),
         ],
     )
@@ -440,15 +438,6 @@ class TestCommandLine:
             deploy.main([*NAMED, "--container", "custom", "--image", "i:1", "--env", variable])
         assert ended.value.code == 2
         assert f"{variable.partition('=')[0]} is given by {option} " in capsys.readouterr().err
-
-    @pytest.mark.parametrize(
-        ("model", "sent"),
-        [("a/b", "a/b"), ("/repository", "/repository"), ("models/conditioning/whisper-base",) * 2],
-    )
-    def test_conditioning_is_a_model_of_the_hub_or_a_folder(self, platform, model, sent):
-        platform.files["a/b"] = ["conditioning.safetensors"]
-        assert deploy.main([*NAMED, "--conditioning", model, "--no-wait"]) == 0
-        assert platform.made("POST")[0]["model"]["env"]["CONDITIONING_MODEL"] == sent
 
     @pytest.mark.parametrize("options", [[], ["--container", "custom", "--image", "ours:1"]])
     def test_a_key_that_no_client_could_send(self, platform, capsys, monkeypatch, options):

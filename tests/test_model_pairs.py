@@ -8,7 +8,7 @@ import torch
 from config import DEMO_MODELS
 from tests.helpers.oracle import TINY, models_of, noise_windows
 from tests.support.decoding import decode
-from tests.support.model_pairs import BASE, add_noise, demo_pair, insert_layers, random_pair
+from tests.support.model_pairs import add_noise, insert_layers
 from tests.support.transformers_models import decoder_alone, in_transformers
 from whosaid.asr.checkpoint.loading import Assistant, Checkpoint, load_whisper
 from whosaid.asr.engine.engine import DecodeEngine
@@ -74,13 +74,3 @@ def test_noise_lowers_the_acceptance_and_changes_no_token():
     assert shares[0] == 1
     assert shares[2] < shares[1] < 1
     assert texts[0] == texts[1] == texts[2]
-
-
-@pytest.mark.reliability
-def test_pairs_share_an_encoder_and_have_the_size_asked_for():
-    small = dataclasses.replace(BASE, d_model=64, heads=2, layers=4)
-    pair = random_pair(small, 0.05, CPU, torch.float32)
-    assert pair.assistant.shares_encoder
-    assert len(pair.model.model.decoder.layers) == 4
-    assert len(pair.assistant.model.model.decoder.layers) == small.assistant_layers
-    assert demo_pair(CPU, torch.float32).assistant is not None

@@ -511,21 +511,6 @@ def test_axe_finds_nothing_while_correcting(desk, dark, width):
     assert desk.do("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_forced_colours_leave_nothing_out(desk, scheme):
-    """The player's place, the buttons that do nothing, and the open record in the list."""
-    features = {"forced-colors": "active", "prefers-color-scheme": scheme}
-    desk.browser.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia",
-        {"features": [{"name": name, "value": value} for name, value in features.items()]},
-    )
-    style = "getComputedStyle(document.querySelector('{}'), '{}').{}".format
-    place = desk.do(style(".lane .track", "::after", "backgroundColor"))
-    assert place != desk.do(style(".lane .track", "", "backgroundColor"))
-    assert desk.do(style("#undo", "", "color")) != desk.do(style("#doubt", "", "color"))
-    assert desk.do(style("#entries [aria-current]", "", "textDecorationLine")) == "underline"
-
-
 def test_paper_has_the_title_and_the_text_alone(desk):
     assert desk.browser.title.startswith("a talk.wav")
     desk.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})

@@ -96,17 +96,6 @@ def test_a_queue_waits_as_the_server_says(person, slow, tmp_path, refusal):
         assert min(pauses) >= refusal.retry_after
 
 
-def test_a_file_that_waits_can_be_cancelled(person, slow, tmp_path):
-    with kept(slow) as (url, door):
-        person.open(url)
-        door.refusal = Refusal(Kind.BUSY, "full", retry_after=9999)
-        queue(person, tmp_path)
-        person.wait(lambda: person.texts("#stage") == [WAITS])
-        door.refusal = None
-        person.click("#cancel")
-        person.wait(lambda: states(person) == ["Not transcribed", "Transcribed", "Transcribed"])
-
-
 def test_a_queue_waits_for_a_server_that_is_started_anew(person, slow, tmp_path):
     person.expected += LOST
     with kept(slow) as (url, door):
