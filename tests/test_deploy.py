@@ -428,16 +428,13 @@ class TestChecks:
 class TestCommandLine:
     @pytest.mark.parametrize(
         ("variable", "option"),
-        [
-            *(("PORT=9000", "--port"), ("port=9000", "--port"), ("ASR_MODEL=a/b", "--model")),
-            ("CONDITIONING_MODEL=a/b", "--conditioning"),
-        ],
+        [("port=9", "--port"), ("ASR_MODEL=a/b", "--model"), ("CONDITIONING_MODEL=a/b", "--cond")],
     )
     def test_variables_of_options_are_left_to_the_options(self, capsys, variable, option):
         with pytest.raises(SystemExit) as ended:
             deploy.main([*NAMED, "--container", "custom", "--image", "i:1", "--env", variable])
         assert ended.value.code == 2
-        assert f"{variable.partition('=')[0]} is given by {option} " in capsys.readouterr().err
+        assert f"{variable.partition('=')[0]} is given by {option}" in capsys.readouterr().err
 
     @pytest.mark.parametrize("options", [[], ["--container", "custom", "--image", "ours:1"]])
     def test_a_key_that_no_client_could_send(self, platform, capsys, monkeypatch, options):

@@ -16,7 +16,7 @@ const LIST = [
   ["Ctrl Z / Ctrl Shift Z", "Undo, redo"],
 ];
 
-const FIELDS = "input, select, textarea, [popover] *";
+const FIELDS = "input, select, textarea, [popover] *, dialog *";
 
 /** The name of the action that a key stands for; "" if there is none. */
 function actionOf(event) {
