@@ -569,6 +569,17 @@ def test_after_a_change_of_settings_the_language_is_detected_anew() -> None:
     assert languages == [None, "en", None]
 
 
+def test_a_change_after_a_commit_is_for_the_next_item() -> None:
+    session = new_session(turn_detection=None, language="en")
+    for language in ("en", "de"):
+        session.feed(silence(2.0), [])
+        session.commit()
+        session.change(LiveSettings(turn_detection=None, language="de"))
+        final = next_pass(session)
+        assert final.options.language == language
+        session.passed(final, transcribe([], final))
+
+
 def test_cleared_audio_and_finished_passes_are_released() -> None:
     session = new_session(turn_detection=None)
     begins = []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 
-from whosaid.asr import Hypothesis, HypothesisWord
+from whosaid.asr import Hypothesis, HypothesisWord, TranscriptionOptions
 from whosaid.errors import EndpointError
 from whosaid.live.commit import FinalWords, spoken
 from whosaid.live.events import Completed, Delta, ItemDone, ItemFailed, LiveEvent, Words
@@ -33,7 +33,7 @@ class WantedPass(PassAudio):
 
 @dataclass(eq=False)
 class Item:
-    """Samples `begin` to `end` of the session; `end` is None until the item has ended.
+    """Samples `begin` to `end` of the session; `end` and `options` are None until the item ends.
 
     Partial passes begin at sample `window` and have reached sample `decoded`. `found` is their
     result. `words` are the words that were sent, in seconds of the session. The `final` pass may
@@ -48,6 +48,7 @@ class Item:
     window: int = field(init=False)
     decoded: int = field(init=False)
     end: int | None = None
+    options: TranscriptionOptions | None = None
     final: WantedPass | None = None
     result: Transcript | EndpointError | None = None
     found: FinalWords = field(default_factory=FinalWords)

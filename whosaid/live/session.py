@@ -329,7 +329,7 @@ class LiveSession:
         return Item(next(self._ids), self._ended.last_id, begin, self._language)
 
     def _end_item(self, item: Item, end: int) -> None:
-        self._current = None
+        self._current, item.options = None, self._options
         self._ended.add(item, end)
         self._events += [Committed(item.id, item.previous_id), ItemAdded(item.id, item.previous_id)]
         item.speak_until(self._speech.until)
@@ -405,7 +405,7 @@ class LiveSession:
         like a file's, because a sentence may go on after a pause.
         """
         assert end is not None
-        options = self._options
+        options = item.options or self._options  # later changes are for later items
         if options.language is None and end - item.begin < LANGUAGE_SECONDS * SAMPLE_RATE:
             options = replace(options, language=self._language)
         together = [*self._ended.context(item, end), item]
