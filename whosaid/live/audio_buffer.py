@@ -24,6 +24,7 @@ class AudioBuffer:
         self.stop += len(samples)
 
     def drop_before(self, position: int) -> None:
+        """Drop the pieces that end at or before `position`."""
         while self._pieces and self.start + len(self._pieces[0]) <= position:
             self.start += len(self._pieces.popleft())
 

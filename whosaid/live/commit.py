@@ -87,6 +87,7 @@ class FinalWords:
         )
 
     def forced(self) -> FinalWords:
+        """Return the state with all unstable words final."""
         if not self.unstable:
             return self
         end = self.unstable[-1].stop - len(self.prefix)

@@ -92,6 +92,7 @@ class MergedTensors:
 
 
 def _require_lora(name: str, config: Mapping[str, Any]) -> None:
+    """Raise StartError unless adapter_config.json states a LoRA of known entries."""
     kind = config.get("peft_type")
     if kind != "LORA":
         raise StartError(f"{name} is an adapter of kind {kind}, of which only LORA loads: {MERGE}")

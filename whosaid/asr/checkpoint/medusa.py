@@ -128,6 +128,7 @@ def read_heads(files: Tensors, config: Mapping[str, Any], model: WhisperModel) -
 
 
 def _require_config(name: str, config: Mapping[str, Any], model: WhisperModel) -> None:
+    """Raise StartError naming the first wrong entry of the heads' config.json."""
     kind = config.get("medusa_heads_type")
     if kind not in (LINEAR, BLOCK, HEADS_ONLY):
         text = f"{name}: medusa_heads_type is {kind!r}, not {LINEAR}, {BLOCK} or {HEADS_ONLY}"
@@ -150,6 +151,7 @@ def _head_shapes(heads: range, blocks: int, width: int) -> dict[str, Shape | Non
 
 
 def _require_keys(files: Tensors, expected: Mapping[str, object]) -> None:
+    """Raise StartError if a tensor is missing or unknown."""
     missing = sorted(set(expected) - set(files.keys))
     if missing:
         raise StartError(f"{files.name} lacks {_first_of(missing)}")

@@ -290,6 +290,7 @@ class Batch:
         return freed
 
     def _close_gaps(self) -> None:
+        """Move the last rows to vacant places."""
         if None not in self.places:
             return
         live, every = len(self.rows), len(self.places)
