@@ -55,7 +55,7 @@ REPOSITORY_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Variables with such a name become secrets of the endpoint.
 SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 SECRET_VARIABLES = {"HF_TOKEN": "ENDPOINT_HF_TOKEN", "API_KEY": "ENDPOINT_API_KEY"}
-CONDITIONING = ("--conditioning", "CONDITIONING_MODEL", "makes it follow one of several speakers")
+CONDITIONING = ("--conditioning", "CONDITIONING_MODEL", "lets the model follow one speaker")
 MODELS = (*SHARED_MODELS, CONDITIONING)
 MODEL_OPTIONS = {variable: option for option, variable, _ in MODELS}
 OPTION_VARIABLES = MODEL_OPTIONS | {"PORT": "--port"}

@@ -250,6 +250,17 @@ def test_equal_names_join_speakers_on_purpose_only(desk):
     assert len(desk.all("#timeline input")) == 2
 
 
+def test_forced_colours_leave_nothing_out(desk):
+    forced = {"features": [{"name": "forced-colors", "value": "active"}]}
+    desk.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", forced)
+    style = "getComputedStyle(document.querySelector('{}'), '{}').{}".format
+    track, place = (desk.do(style(".lane .track", x, "backgroundColor")) for x in ("", "::after"))
+    idle, ready = (desk.do(style(button, "", "color")) for button in ("#undo", "#doubt"))
+    assert track != place
+    assert idle != ready
+    assert desk.do(style("#entries [aria-current]", "", "textDecorationLine")) == "underline"
+
+
 def test_two_hundred_edits_are_undone_and_done_again(desk):
     caret_at(desk, 3, 3)
     for edit in range(50):

@@ -148,11 +148,10 @@ async def test_a_chunk_keeps_a_word_that_ends_after_it():
 
 async def test_an_answer_of_interleaved_channels_stays():
     """Speakers of one channel are grouped, over chunks of the other channel."""
+    said = [(" One", "A", 0), (" two.", "A", 0), (" Yes.", "B", 1), (" Three.", "A", 0)]
     words = [
         {"word": word, "timestamp": [at, at + 0.5], "speaker": name, "channel": channel}
-        for at, (word, name, channel) in enumerate(
-            [(" One", "A", 0), (" two.", "A", 0), (" Yes.", "B", 1), (" Three.", "A", 0)]
-        )
+        for at, (word, name, channel) in enumerate(said)
     ]
     chunks = [
         {"text": each["word"], "timestamp": each["timestamp"], "channel": each["channel"]}

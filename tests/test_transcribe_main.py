@@ -583,9 +583,7 @@ def test_a_file_above_the_servers_limit_is_not_sent(fake, folder, capsys):
     assert "not sent, because the file has" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_read_only_fails_before_recordings_are_sent(
-    fake, folder, tmp_path, monkeypatch, capsys
-):
+def test_a_read_only_folder_fails_before_work(fake, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "access", lambda place, mode: place != folder / "deep")
     given = ["transcribe", str(folder), "--url", fake.url]
     assert main(given) == 1

@@ -95,7 +95,9 @@ def decode_audio(
     they cancel each other out, the loudest is taken, with a warning; all are kept if `separate`.
 
     libswresample, which Whisper's `load_audio` uses too, resamples to `sampling_rate` (Hz) and from
-    there to 16 kHz. Raises InvalidAudio, or AudioTooLong beyond `limits`.
+    there to 16 kHz. Raises AudioTooLong beyond `limits`, and InvalidAudio for less than 0.1 s of
+    audio, samples that are not finite or exceed 1e4, more than 8 channels, rates outside 4-384 kHz,
+    and bytes that crash the decoder or take far more memory or processor time than audio does.
     """
     return run_steps(decoding_steps(data, sampling_rate, limits, separate))
 

@@ -34,11 +34,9 @@ MOST_AHEAD_SECONDS = 60.0
 # Blocks of a microphone buffered while no session reads: an hour, 115 MB.
 MOST_BLOCKS = 36_000
 # First bytes of audio files other than WAV.
-CONTAINERS = (
-    *(b"OggS", b"fLaC", b"ID3", b"\x1aE\xdf\xa3", b"FORM", b"caff", b"RF64", b"RIFF", b"RIFX"),
-    *(b".snd", b"0&\xb2u"),
-)
-# First bytes of frames of MP3 and AAC, bits that their headers share, and bytes that prove both.
+RIFF = (b"RF64", b"RIFF", b"RIFX")
+CONTAINERS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\x1aE\xdf\xa3", b"FORM", b"caff")
+# First bytes of frames of MP3 and AAC, bits that a file's headers share, and bytes to find them in.
 FRAMES = tuple(b"\xff%c" % each for each in b"\xfb\xfa\xf3\xf2\xe3\xe2\xf1\xf0\xf9\xf8")
 SHARED_BITS, MPEG_BYTES = 0xFFFF0CCF, 3200
 CONVERT = "ffmpeg -i FILE -f s16le -ar 16000 -ac 1 - | scripts/transcribe --live -"
